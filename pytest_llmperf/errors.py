@@ -1,0 +1,27 @@
+"""The errors a user can meet. Each message says what happened, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class LlmperfError(Exception):
+    """Base of every error raised on purpose by this plugin; shown to the user without a traceback of ours."""
+
+
+class ConfigError(LlmperfError):
+    """Something declared is wrong (marker, option, profile, engine settings). Becomes a UsageError, exit code 4."""
+
+
+class LaunchError(LlmperfError):
+    """A server could not be started, or is not the server that was asked for. Becomes a test error."""
+
+
+class ServerDiedError(LaunchError):
+    """A server that was ready died or stopped answering. Becomes a test error, never a regression."""
+
+
+class MeasurementError(LlmperfError):
+    """A measurement is invalid: short, failed, empty, truncated or cached requests. Never stored, never a regression."""
+
+
+class BaselineError(LlmperfError):
+    """A baseline file is broken, or an update was refused. The file is left as it was."""

@@ -1,0 +1,104 @@
+"""What a test declares about a server: a value, its canonical form and its key. A leaf: imports nothing of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+
+_SECRET_NAME = re.compile(r"(?i)(token|secret|passw|api_?key|access_?key|private_?key|credential|auth)")
+MASK = "***"
+
+#: Fields that steer a launch without making it another server.
+_NOT_IDENTITY = frozenset({"startup_timeout", "allow_mismatch"})
+
+
+def is_secret(name: str) -> bool:
+    """True when a variable or flag of this name usually holds a secret (``HF_TOKEN``, ``--api-key``)."""
+    return bool(_SECRET_NAME.search(name)) and not name.lower().endswith(("tokens", "tokenizer", "token_ids"))
+
+
+def mask(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same mapping with the values of secret names replaced, also inside nested mappings."""
+    return {
+        k: MASK if is_secret(k) and v is not None else mask(v) if isinstance(v, Mapping) else v
+        for k, v in values.items()
+    }
+
+
+def _frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(sorted(mapping.items())))
+
+
+@dataclass(frozen=True, eq=False)
+class ServerConfig:
+    """One declared server. Two configs are equal when their ``key`` is; ``None`` leaves a choice to the engine.
+
+    ``nccl`` holds full variable names (``NCCL_PROTO``); ``flags`` holds the engine-only keys as declared
+    (``num_continuous_decode_steps``: 4). ``tp``, ``dp`` and ``pp`` count GPUs.
+    """
+
+    engine: str
+    model: str
+    tokenizer: str | None = None
+    tp: int = 1
+    dp: int = 1
+    pp: int = 1
+    dtype: str | None = None
+    quantization: str | None = None
+    load_format: str | None = None
+    attention_backend: str | None = None
+    cuda_graph: bool | None = None
+    custom_all_reduce: bool | None = None
+    prefix_cache: bool | None = None
+    max_running_requests: int | None = None
+    context_length: int | None = None
+    speculative: Mapping[str, Any] | None = None
+    seed: int | None = None
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    startup_timeout: float | None = None
+    """Seconds without any sign of progress before a start is given up (not part of the key)."""
+    allow_mismatch: tuple[str, ...] = ()
+    """Effective-config fields whose difference from the declared value is a note, not an error (not in the key)."""
+
+    def __post_init__(self) -> None:
+        for name in ("nccl", "env", "flags"):
+            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        if self.speculative is not None:
+            object.__setattr__(self, "speculative", _frozen(self.speculative))
+
+    def canonical(self) -> dict[str, Any]:
+        """JSON-ready declaration without defaults and with secrets masked; the same for any order of keys."""
+        out: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name in _NOT_IDENTITY or value is None or value == {}:
+                continue
+            out[f.name] = mask(value) if isinstance(value, Mapping) else value
+        return out
+
+    @property
+    def key(self) -> str:
+        """12 hex digits of the SHA-256 of the canonical form: the identity of a server within and across sessions."""
+        text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def label(self) -> str:
+        """Short name for people: engine, model's last path component, tp when above one."""
+        tp = f" tp={self.tp}" if self.tp > 1 else ""
+        return f"{self.engine} {self.model.rstrip('/').rsplit('/', 1)[-1]}{tp}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ServerConfig) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
