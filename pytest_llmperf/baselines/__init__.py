@@ -1,0 +1,1 @@
+"""What is kept in git: fingerprints, the store, updates."""

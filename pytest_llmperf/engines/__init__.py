@@ -1,0 +1,1 @@
+"""Engine adapters: one file each."""

@@ -1,0 +1,1 @@
+"""The life of a measurement: client, streams, load, prompts, guards."""

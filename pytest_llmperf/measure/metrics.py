@@ -1,0 +1,125 @@
+"""Metrics and the values that carry them: what was measured, on which launch, with which evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+#: Version of the metric definitions (part of every fingerprint): raise it when a definition changes.
+DEFINITIONS = 1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One quantity: ``higher_is_better`` gives its direction; ``what`` is its definition in a sentence."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+    what: str
+
+
+METRICS: Mapping[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("decode_tok_s", "tok/s", True, "tokens after the first chunk / time from first to last chunk"),
+        Metric("ttft_ms", "ms", False, "first chunk with content - just before the request is sent"),
+        Metric("tpot_ms", "ms", False, "1000 / decode_tok_s"),
+        Metric("itl_p50_ms", "ms", False, "median per-token gap; a chunk of n tokens spreads its gap over n"),
+        Metric("itl_p99_ms", "ms", False, "99th percentile of the per-token gap"),
+        Metric("e2e_ms", "ms", False, "last chunk with content - just before the request is sent"),
+        Metric("output_tok_s", "tok/s", True, "tokens completed in the steady window / its length, all streams"),
+        Metric("stream_tok_s", "tok/s", True, "decode tok/s of one stream among several, mean over streams"),
+        Metric("acceptance_length", "tokens/step", True, "tokens per verify step (speculative decoding)"),
+        Metric("acceptance_rate", "ratio", True, "accepted draft tokens / drafted tokens"),
+        Metric("steps_s", "steps/s", True, "verify steps per second: decode tok/s / acceptance length"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the client sends. Every field is part of a baseline's identity.
+
+    ``repetitions`` is the least number of measured requests; more follow until the launch mean is known to
+    ``precision`` (relative standard error; 0 turns that off) or ``max_repetitions`` is reached.
+    ``rate`` (requests/s) makes an open loop with Poisson arrivals; else ``concurrency`` streams in a closed loop.
+    """
+
+    prompt_tokens: int = 128
+    output_tokens: int = 256
+    repetitions: int = 5
+    max_repetitions: int = 20
+    precision: float = 0.005
+    concurrency: int = 1
+    requests: int | None = None
+    seconds: float | None = None
+    rate: float | None = None
+    chat: bool = False
+
+    def identity(self) -> dict[str, Any]:
+        """JSON-ready fields that are not None."""
+        return {k: v for k, v in asdict(self).items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One check that ran beside the measurement. ``tripped`` makes a verdict inconclusive; ``evidence`` says why."""
+
+    name: str
+    tripped: bool
+    evidence: str
+    advice: str = ""
+    value: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """How the server was brought to a steady state before anything counted."""
+
+    requests: int
+    seconds: float
+    steady: bool
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The repetitions of one workload on one launch.
+
+    ``values`` maps a metric's name to one value per repetition (per steady window for a load). ``invalid`` holds the
+    reasons why it must not be judged or stored, empty when it is sound. ``notes`` are things worth saying that change
+    nothing (``n_1 estimated``).
+    """
+
+    launch_id: str
+    workload: Workload
+    values: Mapping[str, tuple[float, ...]]
+    warmup: Warmup | None = None
+    guards: tuple[Guard, ...] = ()
+    invalid: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-ready: chunks per token, delay p99, client CPU, cache hits, counters before and after, ..."""
+
+
+class MetricValue(float):
+    """A launch value of one metric: a float for arithmetic and comparison, with its provenance attached.
+
+    The float is the Hodges-Lehmann estimate over repetitions (METHOD.md, Model). ``values`` has one entry per
+    repetition, in ``metric.unit``.
+    """
+
+    metric: Metric
+    values: tuple[float, ...]
+    measurement: Measurement
+
+    def __new__(cls, value: float, metric: Metric, values: tuple[float, ...], measurement: Measurement) -> MetricValue:
+        self = super().__new__(cls, value)
+        self.metric, self.values, self.measurement = metric, values, measurement
+        return self
+
+    def __repr__(self) -> str:
+        return f"{float(self):.4g} {self.metric.unit} ({self.metric.name}, {len(self.values)} repetitions)"

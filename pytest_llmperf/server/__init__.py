@@ -1,0 +1,1 @@
+"""The life of a server process: config, launch, readiness, leases, stop."""

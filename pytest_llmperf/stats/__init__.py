@@ -1,0 +1,1 @@
+"""Statistics of the gate: pure numpy/scipy, no pytest, no I/O."""
