@@ -20,7 +20,7 @@ class ServerDiedError(LaunchError):
 
 
 class MeasurementError(LlmperfError):
-    """A measurement is invalid: short, failed, empty, truncated or cached requests. Never stored, never a regression."""
+    """A measurement is invalid (short, failed, empty, truncated, cached). Never stored, never a regression."""
 
 
 class BaselineError(LlmperfError):

@@ -30,8 +30,8 @@ class LaunchValues:
 
 @dataclass(frozen=True)
 class BaselineRef:
-    """The baseline a result was judged against. ``path`` is relative to the baselines folder; ``age_days`` of its newest
-    launch."""
+    """The baseline a result was judged against. ``path`` is relative to the baselines folder; ``age_days`` of its
+    newest launch."""
 
     path: str
     launches: int

@@ -8,9 +8,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
 _SECRET_NAME = re.compile(r"(?i)(token|secret|passw|api_?key|access_?key|private_?key|credential|auth)")
 MASK = "***"
