@@ -7,8 +7,11 @@ Every report is made from these and from nothing else, so that all of them agree
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from pytest_llmperf.report.encode import build, numbers, pair, plain
+from pytest_llmperf.report.tuning import Curve, Gap, Sweep
 
 SCHEMA = 1
 
@@ -20,7 +23,8 @@ FAILING = frozenset({"invalid", "regressed", "not_comparable", "no_baseline"})
 
 @dataclass(frozen=True)
 class LaunchValues:
-    """One launch's repetitions of one metric. ``role``: ``screen`` or ``confirm`` (or ``record``)."""
+    """One launch's repetitions of one metric, in the order of the run. ``value`` is the launch's location.
+    ``role``: ``screen``, ``confirm`` (fresh launches that decided) or ``record``."""
 
     id: str
     values: tuple[float, ...]
@@ -79,33 +83,40 @@ class Result:
     fingerprint: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     location: str | None = None
-    """``path:line`` of the test, for annotations."""
+    """``path:line`` of the test (line from 1), for annotations."""
     measurement_s: float | None = None
+    host_known: bool | None = None
+    """False when the baseline has no launch on this host (its band is then wider)."""
+    required_launches: int | None = None
+    """Baseline launches that would bring ``mde`` under the test's ``max_regression``, when it is over it."""
 
     @property
     def direction(self) -> str:
         return "higher" if self.higher_is_better else "lower"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready form (DESIGN.md, Interface)."""
-        out = asdict(self)
+        """JSON-ready form, in built-in types only; ``direction`` stands for ``higher_is_better``."""
+        out: dict[str, Any] = plain(self)
         out["direction"] = self.direction
         del out["higher_is_better"]
-        out["launches"] = [{**asdict(x), "values": list(x.values)} for x in self.launches]
         return out
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Result:
         """Inverse of ``to_json``."""
-        d = dict(data)
-        d["higher_is_better"] = d.pop("direction") == "higher"
-        d["band"] = tuple(d["band"]) if d.get("band") else None
-        d["baseline"] = BaselineRef(**d["baseline"]) if d.get("baseline") else None
-        d["launches"] = tuple(LaunchValues(**{**x, "values": tuple(x["values"])}) for x in d["launches"])
-        d["differences"] = tuple(Difference(**x) for x in d["differences"])
-        for name in ("reasons", "guards", "notes"):
-            d[name] = tuple(d[name])
-        return cls(**d)
+        return build(
+            cls,
+            data,
+            higher_is_better=data["direction"] == "higher",
+            band=pair(data.get("band")),
+            baseline=build(BaselineRef, data["baseline"]) if data.get("baseline") else None,
+            launches=tuple(
+                build(LaunchValues, x, values=numbers(x["values"]), value=numbers([x["value"]])[0])
+                for x in data["launches"]
+            ),
+            differences=tuple(build(Difference, x) for x in data.get("differences", ())),
+            **{name: tuple(data.get(name, ())) for name in ("reasons", "guards", "notes")},
+        )
 
 
 @dataclass(frozen=True)
@@ -130,22 +141,50 @@ class ServerRecord:
     launches: tuple[LaunchRecord, ...] = ()
     failures: tuple[str, ...] = ()
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ServerRecord:
+        launches = tuple(build(LaunchRecord, x) for x in data["launches"])
+        return build(cls, data, launches=launches, failures=tuple(data.get("failures", ())))
+
+
+#: Kinds of ``SessionRecord.session["messages"]``, most pressing first.
+MESSAGE_KINDS = ("error", "refused", "unused", "drift", "warning", "update", "note")
+
+
+def message(kind: str, text: str) -> dict[str, str]:
+    """One thing said at the end of the session. Raises ``ValueError`` for a kind that is not in MESSAGE_KINDS."""
+    if kind not in MESSAGE_KINDS:
+        raise ValueError(f"message kind {kind!r} is not one of {', '.join(MESSAGE_KINDS)}")
+    return {"kind": kind, "text": text}
+
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """Everything one pytest session found. ``session`` holds started, duration_s, command, gated, alpha, host,
-    hardware, versions, and the messages said at the end (unused baselines, updates, refusals)."""
+    """Everything one pytest session found.
+
+    ``session`` holds, each optional: ``started`` (ISO 8601, UTC), ``duration_s``, ``command`` (as a shell would take
+    it), ``gated`` (metrics gated), ``alpha`` (level of each), ``level`` (of the whole session), ``host``, ``hardware``
+    (mapping, ``Hardware`` as a dict), ``versions`` (package to version), ``interrupted`` (true after Ctrl-C) and
+    ``messages``, a list of ``message(kind, text)``: what is said at the end.
+    """
 
     session: Mapping[str, Any]
     servers: tuple[ServerRecord, ...] = ()
     results: tuple[Result, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    curves: tuple[Curve, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """JSON-ready form; ``schema.json`` describes it."""
         return {
             "schema": SCHEMA,
-            "session": dict(self.session),
-            "servers": [asdict(s) for s in self.servers],
+            "session": plain(self.session),
+            "servers": plain(self.servers),
             "results": [r.to_json() for r in self.results],
+            "gaps": plain(self.gaps),
+            "sweeps": plain(self.sweeps),
+            "curves": plain(self.curves),
         }
 
     @classmethod
@@ -155,9 +194,9 @@ class SessionRecord:
             raise ValueError(f"schema {data.get('schema')!r} is not {SCHEMA}")
         return cls(
             session=data["session"],
-            servers=tuple(
-                ServerRecord(**{**s, "launches": tuple(LaunchRecord(**x) for x in s["launches"])})
-                for s in data["servers"]
-            ),
+            servers=tuple(ServerRecord.from_json(s) for s in data["servers"]),
             results=tuple(Result.from_json(r) for r in data["results"]),
+            gaps=tuple(Gap.from_json(g) for g in data.get("gaps", ())),
+            sweeps=tuple(Sweep.from_json(s) for s in data.get("sweeps", ())),
+            curves=tuple(Curve.from_json(c) for c in data.get("curves", ())),
         )

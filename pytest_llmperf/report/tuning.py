@@ -1,0 +1,98 @@
+"""What a tuning session found, as values: gaps between engines, sweeps of knobs, load curves.
+
+Ratios are of launch-level values, ``> 1`` means the larger number, whatever the metric's direction; intervals are
+(low, high) at the level named in ``confidence``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmperf.report.encode import build, pair
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Two engines on one test: ``ratio`` = value of ``engine`` / value of ``reference``. ``launches`` counts both."""
+
+    test: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    engine: str
+    reference: str
+    value: float
+    reference_value: float
+    ratio: float
+    interval: tuple[float, float] | None = None
+    launches: tuple[int, int] = (1, 1)
+    confidence: float = 0.95
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Gap:
+        return build(cls, data, interval=pair(data.get("interval")), launches=tuple(data.get("launches", (1, 1))))
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One knob moved off the base: ``ratio`` = value with it / value of the base. ``credible`` is the verdict of
+    whoever judged it; ``failure`` is the cause when the config could not be started (all numbers are None then)."""
+
+    knob: str
+    setting: str
+    value: float | None = None
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    credible: bool = False
+    launches: int = 0
+    failure: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One factor at a time around ``base`` (its settings of the swept knobs), or a grid of them."""
+
+    name: str
+    engine: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    base: Mapping[str, str]
+    base_value: float | None
+    effects: tuple[Effect, ...] = ()
+    base_launches: int = 1
+    confidence: float = 0.95
+    test: str = ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sweep:
+        effects = tuple(build(Effect, e, interval=pair(e.get("interval"))) for e in data.get("effects", ()))
+        return build(cls, data, effects=effects)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One concurrency: output tok/s over all streams, and of one stream among them."""
+
+    concurrency: int
+    output_tok_s: float
+    stream_tok_s: float | None = None
+    ttft_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Throughput against concurrency; ``knee`` is the concurrency after which more streams bring little."""
+
+    test: str
+    engine: str
+    points: tuple[CurvePoint, ...]
+    knee: int | None = None
+    max_running_requests: int | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Curve:
+        return build(cls, data, points=tuple(build(CurvePoint, p) for p in data["points"]))
