@@ -1,0 +1,20 @@
+"""What other plugins and conftest files may add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.server.config import ServerConfig
+
+
+@pytest.hookspec
+def pytest_llmperf_engines(config: pytest.Config) -> Iterable[Engine]:  # type: ignore[empty-body]
+    """Return engine adapters to add; one with the name of a built-in engine replaces it."""
+
+
+@pytest.hookspec
+def pytest_llmperf_fingerprint(config: pytest.Config, server: ServerConfig) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Return fields to add to the fingerprint of every baseline of ``server`` (name to text)."""

@@ -1,0 +1,97 @@
+"""Which tests share a server, in which order they run, and how xdist must spread them.
+
+Tests that need the same config form a *group*; a test that needs several servers ties their groups together. A group
+runs in one process, as neighbours, so that each config is launched once and stopped after its last test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker tells the controller after collection: ``groups`` maps nodeid to group; ``errors`` are misuses."""
+
+    groups: Mapping[str, str]
+    errors: tuple[str, ...] = ()
+
+    def write(self, path: Path) -> None:
+        """Atomically: every worker writes the same plan."""
+        aside = path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps({"groups": dict(self.groups), "errors": list(self.errors)}), encoding="utf-8")
+        aside.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """An empty plan when no worker wrote one."""
+        if not path.exists():
+            return cls({})
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return cls(data["groups"], tuple(data["errors"]))
+
+
+def groups(needs: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Group of every test: connected components of tests (nodeid) over the config keys that they need."""
+    parent: dict[str, str] = {}
+
+    def root(key: str) -> str:
+        parent.setdefault(key, key)
+        while parent[key] != key:
+            parent[key] = parent[parent[key]]
+            key = parent[key]
+        return key
+
+    for keys in needs.values():
+        for key in keys:
+            parent[root(key)] = root(keys[0])
+    return {nodeid: root(keys[0]) for nodeid, keys in needs.items() if keys}
+
+
+def neighbours(items: Sequence[pytest.Item], group_of: Mapping[str, str]) -> list[pytest.Item]:
+    """The same items with each group gathered at the place of its first member; stable otherwise."""
+    members: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.nodeid in group_of:
+            members.setdefault(group_of[item.nodeid], []).append(item)
+    ordered: list[pytest.Item] = []
+    for item in items:
+        group = group_of.get(item.nodeid)
+        if group is None:
+            ordered.append(item)
+        else:
+            ordered.extend(members.pop(group, ()))
+    return ordered
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """xdist's scope scheduler with server groups as scopes; every other test is a scope of its own, as in ``load``."""
+
+    def __init__(self, config: pytest.Config, log: Any, plan: Path) -> None:
+        super().__init__(config, log)
+        self._plan_path = plan
+        self._groups: Mapping[str, str] = {}
+
+    def schedule(self) -> None:
+        """Raises ``pytest.UsageError`` with what the workers found wrong at collection."""
+        plan = Plan.read(self._plan_path)
+        if plan.errors:
+            raise pytest.UsageError("\n".join(plan.errors))
+        self._groups = plan.groups
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups.get(nodeid, nodeid)
+
+
+def alpha_count(metric_counts: Iterable[int]) -> int:
+    """Gated metrics of the session: at least one, so that the level is always defined."""
+    return max(1, sum(metric_counts))
