@@ -1,0 +1,140 @@
+"""A series as TOML text and back.
+
+tomli_w writes every scalar (it knows how to quote); arrays are written here, because it breaks each array over several
+lines and a baseline must diff as one line per metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tomli
+import tomli_w
+
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, seconds, utc
+from pytest_llmperf.errors import BaselineError
+
+SCHEMA = 1
+_HEAD = "# Accepted launches of one test on one kind of machine. Commit this file; write it with --update-baselines.\n"
+_REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
+
+
+def dump(series: Series) -> str:
+    """The text of ``series``: the same text for equal series. Raises ``BaselineError`` for a name that is no UTF-8."""
+    text = _HEAD + "".join(_lines(series))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BaselineError(f"{series.test!r} cannot be stored ({error.reason}); rename it") from error
+    return text
+
+
+def _lines(series: Series) -> Iterator[str]:
+    yield tomli_w.dumps({"schema": SCHEMA, "test": series.test, "engine": series.engine})
+    yield "\n" + tomli_w.dumps({"fingerprint": series.fingerprint.fields})
+    for epoch in series.epochs:
+        yield "\n[[epochs]]\n" + tomli_w.dumps({"reason": epoch.reason})
+        for launch in epoch.launches:
+            head = {"id": launch.id, "recorded": launch.recorded, "host": launch.host}
+            yield "\n[[epochs.launches]]\n" + tomli_w.dumps(head | ({"cache": launch.cache} if launch.cache else {}))
+            yield "[epochs.launches.metrics]\n"
+            for name, values in launch.metrics.items():
+                key = tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
+                yield f"{key} = [{', '.join(map(repr, values))}]\n"
+            yield "[epochs.launches.provenance]\n" + tomli_w.dumps(launch.provenance)
+
+
+def parse(text: str, where: str) -> Series:
+    """The series in ``text``. Raises ``BaselineError`` that names ``where``, what is wrong and what to do."""
+    try:
+        data = tomli.loads(text)
+    except (tomli.TOMLDecodeError, RecursionError) as error:
+        raise BaselineError(f"{where} is not valid TOML ({error}); {_REPAIR}") from error
+    if data.get("schema") != SCHEMA:
+        raise BaselineError(
+            f"{where} has schema {data.get('schema')!r} and this version reads {SCHEMA}; "
+            "install the version that wrote it, or delete it and record again with --update-baselines"
+        )
+    try:
+        return _series(data)
+    except (BaselineError, MalformedError) as error:
+        raise BaselineError(f"{where}: {error}; {_REPAIR}") from error
+
+
+class MalformedError(Exception):
+    """Valid TOML that is not a baseline."""
+
+
+def _series(data: Mapping[str, Any]) -> Series:
+    _only(data, "the file", {"schema", "test", "engine", "fingerprint", "epochs"})
+    epochs = tuple(_epoch(x) for x in _tables(data, "epochs", "the file"))
+    ids = [launch.id for epoch in epochs for launch in epoch.launches]
+    twice = sorted({x for x in ids if ids.count(x) > 1})
+    if twice:
+        raise MalformedError(f"launch {twice[0]} is stored twice")
+    fields = _texts(data, "fingerprint", "the file")
+    return Series(_text(data, "test", "the file"), _text(data, "engine", "the file"), Fingerprint(fields), epochs)
+
+
+def _epoch(data: Mapping[str, Any]) -> Epoch:
+    _only(data, "an epoch", {"reason", "launches"})
+    return Epoch(_text(data, "reason", "an epoch"), tuple(_launch(x) for x in _tables(data, "launches", "an epoch")))
+
+
+def _launch(data: Mapping[str, Any]) -> StoredLaunch:
+    id_ = _text(data, "id", "a launch")
+    where = f"launch {id_}"
+    _only(data, where, {"id", "recorded", "host", "cache", "metrics", "provenance"})
+    recorded = _text(data, "recorded", where)
+    try:
+        canonical = utc(seconds(recorded))
+    except ValueError:
+        canonical = ""
+    if canonical != recorded:
+        raise MalformedError(f"{where}: recorded = {recorded!r} is not a time like '2026-05-01T12:00:00Z'")
+    metrics = {name: _numbers(values, f"{where}: {name}") for name, values in _table(data, "metrics", where).items()}
+    cache = _text(data, "cache", where) if "cache" in data else None
+    return StoredLaunch(id_, recorded, _text(data, "host", where), cache, metrics, _texts(data, "provenance", where))
+
+
+def _only(data: Mapping[str, Any], where: str, known: set[str]) -> None:
+    unknown = sorted(data.keys() - known)
+    if unknown:
+        raise MalformedError(f"{where} has an unknown key {unknown[0]!r} (known: {', '.join(sorted(known))})")
+
+
+def _text(data: Mapping[str, Any], key: str, where: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not value:
+        raise MalformedError(f"{where} needs {key} as text, not {value!r}")
+    return value
+
+
+def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise MalformedError(f"{where} needs a table {key}, not {value!r}")
+    return value
+
+
+def _texts(data: Mapping[str, Any], key: str, where: str) -> dict[str, str]:
+    table = _table(data, key, where)
+    bad = sorted(k for k, v in table.items() if not isinstance(v, str))
+    if bad:
+        raise MalformedError(f"{where}: {key}.{bad[0]} must be text, not {table[bad[0]]!r}")
+    return dict(table)
+
+
+def _tables(data: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    value = data.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(x, dict) for x in value):
+        raise MalformedError(f"{where} holds no {key}")
+    return value
+
+
+def _numbers(values: Any, where: str) -> tuple[float, ...]:
+    if not isinstance(values, list) or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
+        raise MalformedError(f"{where} must be a list of numbers, not {values!r}")
+    return tuple(float(v) for v in values)
