@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -153,6 +153,19 @@ class RequestTraits:
     chat: bool = True
 
 
+#: Portable keys that some engine may not have; the rest (``env``, ``startup_timeout``, ...) any process takes.
+PORTABLE = (
+    *("tokenizer", "tp", "dp", "pp", "dtype", "quantization", "load_format", "attention_backend", "cuda_graph"),
+    *("custom_all_reduce", "prefix_cache", "max_running_requests", "context_length", "speculative", "seed", "nccl"),
+)
+
+
+def declared(config: ServerConfig) -> dict[str, Any]:
+    """The keys of ``PORTABLE`` that ``config`` sets (``tp``, ``dp``, ``pp`` only above 1), with their values."""
+    values = {name: getattr(config, name) for name in PORTABLE}
+    return {k: v for k, v in values.items() if v is not None and v != {} and not (k in ("tp", "dp", "pp") and v == 1)}
+
+
 class Engine(abc.ABC):
     """One kind of server software."""
 
@@ -178,7 +191,11 @@ class Engine(abc.ABC):
 
     def problems(self, config: ServerConfig) -> list[str]:
         """What this engine cannot honour in ``config``, one sentence each; empty when all is well."""
-        return []
+        return [
+            f"{self.name} cannot honour {key}={value!r}; it takes {', '.join(sorted(self.portable))}"
+            for key, value in declared(config).items()
+            if key not in self.portable
+        ]
 
     def gpu_count(self, config: ServerConfig) -> int:
         """GPUs to lease for one server: ``tp * pp * dp``, or 0 for an engine that runs on the CPU."""
@@ -198,4 +215,31 @@ class Engine(abc.ABC):
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
         """Declared values that the server did not take. Unknown effective values are never a mismatch."""
-        return []
+        return list(_differences(config, effective))
+
+
+_DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
+_COMPARED = (
+    *("attention_backend", "cuda_graph", "custom_all_reduce", "prefix_cache", "max_running_requests"),
+    *("context_length", "tp", "dtype", "quantization"),
+)
+
+
+def _differences(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mismatch]:
+    for name in _COMPARED:
+        wanted, got = getattr(config, name), getattr(effective, name)
+        if wanted is None or got is None or wanted == "auto" or _plain(wanted) == _plain(got):
+            continue
+        yield Mismatch(name, str(wanted), str(got))
+    for name, value in config.nccl.items():
+        seen = effective.nccl_env.get(name)
+        if seen is not None and seen.lower() != value.lower():
+            yield Mismatch(name, value, seen, "another value is in force in the server's processes")
+
+
+def _plain(value: Any) -> Any:
+    """Texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of types."""
+    if not isinstance(value, str):
+        return value
+    text = value.lower().removeprefix("torch.").replace("-", "_")
+    return _DTYPES.get(text, text)

@@ -1,0 +1,62 @@
+"""Command line flags out of a mapping as a user declares it: ``{"num_continuous_decode_steps": 4}``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def argv(flags: Mapping[str, Any], *, negate: bool = False) -> list[str]:
+    """Command line arguments in the order of ``flags``.
+
+    ``True`` gives the bare flag; ``False`` leaves it out, or with ``negate`` gives ``--no-flag``; ``None`` leaves it
+    out; a list gives its values after one flag; a mapping gives one JSON value.
+    """
+    return [argument for name, value in flags.items() for argument in _one(spelled(name), value, negate)]
+
+
+def spelled(name: str) -> str:
+    """``tp_size``, ``tp-size`` and ``--tp-size`` are all ``--tp-size``."""
+    return "--" + name.lstrip("-").replace("_", "-")
+
+
+def plain(name: str) -> str:
+    """The spelling that this package uses for keys: ``tp_size``."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def normal(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The same flags under their plain names, so that a later mapping replaces an earlier one's entries."""
+    return {plain(name): value for name, value in flags.items()}
+
+
+def _one(flag: str, value: Any, negate: bool) -> Iterator[str]:
+    if value is None or (value is False and not negate):
+        return
+    if isinstance(value, bool):
+        yield flag if value else f"--no-{flag[2:]}"
+    elif isinstance(value, (list, tuple)):
+        yield flag
+        yield from (str(v) for v in value)
+    else:
+        text = json.dumps(_builtin(value), separators=(",", ":")) if isinstance(value, Mapping) else str(value)
+        if text.startswith("-") and not isinstance(value, (int, float)):
+            yield f"{flag}={text}"  # or argparse takes the value for a flag
+        else:
+            yield from (flag, text)
+
+
+def _builtin(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _builtin(v) for k, v in value.items()}
+    return [_builtin(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def reserved(engine: str, flags: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
+    """A sentence for each of ``flags`` that the plugin writes itself; ``places`` says where to declare it instead."""
+    return [
+        f"{engine}={{{name!r}: ...}} is the plugin's to set; use {places[plain(name)]}"
+        for name in flags
+        if plain(name) in places
+    ]

@@ -1,0 +1,11 @@
+"""The engines that come with the plugin. Others are added through the hook ``pytest_llmperf_engines``."""
+
+from __future__ import annotations
+
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.engines.llamacpp import LlamaCpp
+
+
+def builtin() -> dict[str, Engine]:
+    """A fresh adapter of each built-in engine by its name."""
+    return {engine.name: engine for engine in (LlamaCpp(),)}
