@@ -1,0 +1,254 @@
+"""Fixtures for every room: the stand-in engine as a command, as a running server, and inside a small perf project."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_engine import truth
+
+FAKE_ENGINE = Path(__file__).with_name("fake_engine") / "__main__.py"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def fake_engine_command() -> list[str]:
+    """The words that start the stand-in from any folder; append ``sglang`` or ``vllm`` and that engine's flags."""
+    return [sys.executable, str(FAKE_ENGINE)]
+
+
+@dataclass
+class FakeServer:
+    """One running stand-in. ``truth`` and ``launches`` read what it really did."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    dialect: str
+    port: int = 0
+    api_key: str | None = None
+    model: str = "fake-model"
+
+    @property
+    def root_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.root_url}/v1"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_bytes().decode(errors="replace")
+
+    @property
+    def truth(self) -> list[dict[str, Any]]:
+        """One record per generation request that has ended, in the order in which they ended."""
+        return truth.read(self.folder / "truth.jsonl")
+
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        return truth.read(self.folder / "launches.jsonl")
+
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        """``main``, ``child`` and ``orphan`` processes that have reported themselves."""
+        return read_pids(self.folder / "pids")
+
+    def get(self, path: str) -> tuple[int, str]:
+        """(status, body) of a GET."""
+        request = urllib.request.Request(self.root_url + path)
+        if self.api_key:
+            request.add_header("Authorization", f"Bearer {self.api_key}")
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def wait_until_listening(self) -> None:
+        """Until the log names the port; raises ``AssertionError`` with the log when it dies or takes too long."""
+        found = wait_for(lambda: self._port_said() or self.process.poll() is not None, "the stand-in's port")
+        assert found, self.log
+        assert self.process.poll() is None, f"exit {self.process.returncode}\n{self.log}"
+        self.port = int(self._port_said() or 0)
+
+    def _port_said(self) -> str | None:
+        said = re.search(r"(?:running|server) on http://[^ ]*:(\d+)", self.log)
+        return said.group(1) if said else None
+
+    def wait_until_ready(self) -> None:
+        self.wait_until_listening()
+        wait_for(lambda: self.get("/health")[0] == 200, "/health to be 200")
+
+    def stop(self) -> None:
+        """Kill its process group and every process that it reported."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(DEADLINE_S)
+        kill(pid for pids in self.pids.values() for pid in pids)
+
+
+def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Poll until ``condition`` is true and return its value; ``AssertionError`` after ``deadline_s`` seconds."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {deadline_s} s in vain for {what}"
+        time.sleep(0.005)
+    return value
+
+
+def read_pids(path: Path) -> dict[str, list[int]]:
+    """A FAKE_PIDS_FILE: kind of process -> pids."""
+    found: dict[str, list[int]] = {"main": [], "child": [], "orphan": []}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        kind, _, pid = line.partition(" ")
+        found[kind].append(int(pid))
+    return found
+
+
+def alive(pid: int) -> bool:
+    """True while the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(pids: Iterator[int] | Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+StartFake = Callable[..., FakeServer]
+
+
+@pytest.fixture
+def fake_server(tmp_path: Path, fake_engine_command: list[str]) -> Iterator[StartFake]:
+    """``fake_server(dialect="sglang", *flags, env={...}, ready=True, model="fake-model", api_key=None)`` starts one
+    stand-in on a port of the kernel's choice and gives a ``FakeServer``; all are stopped when the test ends."""
+    started: list[FakeServer] = []
+
+    def start(
+        dialect: str = "sglang",
+        *flags: str,
+        env: Mapping[str, object] | None = None,
+        ready: bool = True,
+        model: str = "fake-model",
+        api_key: str | None = None,
+    ) -> FakeServer:
+        folder = tmp_path / f"fake-{len(started)}"
+        folder.mkdir()
+        files = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
+        named = {f"FAKE_{name}": str(folder / file) for name, file in files.items()}
+        words = ["sglang", "--model-path", model] if dialect == "sglang" else ["vllm", "serve", model]
+        words += ["--port", "0", *flags, *(["--api-key", api_key] if api_key else [])]
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [*fake_engine_command, *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **named, **{k: str(v) for k, v in (env or {}).items()}},
+                start_new_session=True,
+            )
+        server = FakeServer(process, folder, dialect, api_key=api_key, model=model)
+        started.append(server)
+        if ready:
+            server.wait_until_ready()
+        return server
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+SUITE = """
+import pytest
+from pytest_llmperf import perf
+
+pytestmark = pytest.mark.llm_server(model="fake-model")
+
+
+@perf
+def test_decode(llm_server, baseline):
+    run = llm_server.stream(output_tokens=32, prompt_tokens=16)
+    assert run.decode_tok_s in baseline
+"""
+
+
+@dataclass
+class PerfProject:
+    """A project whose SGLang and vLLM are the stand-in. FAKE_* variables set with ``monkeypatch`` reach the servers."""
+
+    pytester: pytest.Pytester
+    command: list[str]
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return self.pytester.path
+
+    def write_config(self, extra: str = "") -> Path:
+        """pyproject.toml with both engines' commands; ``extra`` is TOML appended to it."""
+        engines = "".join(
+            f"[tool.llmperf.engines.{name}]\ncommand = {[*self.command, name]!r}\n\n" for name in ("sglang", "vllm")
+        )
+        file = self.path / "pyproject.toml"
+        file.write_text(f"[tool.pytest.ini_options]\n\n{engines}{extra}")
+        return file
+
+    def write_suite(self, text: str = SUITE, name: str = "test_perf.py") -> Path:
+        file = self.path / name
+        file.write_text(text)
+        return file
+
+    def run(self, *args: str, engine: str | None = "sglang", workers: int = 0, timeout: float = 60) -> pytest.RunResult:
+        """pytest in a process of its own, with ``--engine`` unless None, with ``-n workers`` unless 0."""
+        engine_args = ["--engine", engine] if engine else []
+        spread = ["-n", str(workers)] if workers else []
+        return self.pytester.runpytest_subprocess(*engine_args, *spread, *args, timeout=timeout)
+
+    @property
+    def truth(self) -> list[dict[str, Any]]:
+        """One record per generation request of every server so far."""
+        return truth.read(self.path / "fake-truth.jsonl")
+
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        """One record per server started so far."""
+        return truth.read(self.path / "fake-launches.jsonl")
+
+    @property
+    def pids(self) -> dict[str, list[int]]:
+        return read_pids(self.path / "fake-pids")
+
+
+@pytest.fixture
+def perf_project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, fake_engine_command: list[str]
+) -> Iterator[PerfProject]:
+    """A ``PerfProject`` with its config and a one-test suite written; servers it left behind are killed at the end."""
+    for name in ("PYTEST_ADDOPTS", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    files = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
+    for variable, file in files.items():
+        monkeypatch.setenv(f"FAKE_{variable}", str(pytester.path / f"fake-{file}"))
+    monkeypatch.setenv("FAKE_LIFE_S", "120")
+    project = PerfProject(pytester, fake_engine_command)
+    project.write_config()
+    project.write_suite()
+    yield project
+    kill([pid for pids in project.pids.values() for pid in pids if alive(pid)])

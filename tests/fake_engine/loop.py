@@ -1,0 +1,146 @@
+"""A small select loop with timers at absolute times, finer than epoll's milliseconds."""
+
+from __future__ import annotations
+
+import heapq
+import select
+import socket
+from collections.abc import Callable
+from time import monotonic
+
+MAX_WAIT = 1.0
+
+
+class Channel:
+    """One client's socket: what came in, what could not be written yet, and whether it still lives."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, on_data: Callable[[Channel], None]) -> None:
+        self.loop, self.sock, self.on_data = loop, sock, on_data
+        self.peer = "%s:%d" % sock.getpeername()[:2] if sock.family == socket.AF_INET else "::1:0"
+        self.inbox = bytearray()
+        self.outbox = bytearray()
+        self.open = True
+        self.closing = False
+        self.on_close: Callable[[], None] | None = None
+
+    def send(self, data: bytes) -> None:
+        """Write now; what the socket does not take waits for it in order."""
+        if not self.open:
+            return
+        if self.outbox:
+            self.outbox += data
+            return
+        try:
+            sent = self.sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent < len(data):
+            self.outbox += data[sent:]
+            self.loop.writers.add(self.sock)
+
+    def flush(self) -> None:
+        try:
+            del self.outbox[: self.sock.send(self.outbox)]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if not self.outbox:
+            self.loop.writers.discard(self.sock)
+            if self.closing:
+                self.close()
+
+    def receive(self) -> None:
+        try:
+            data = self.sock.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self.inbox += data
+        self.on_data(self)
+
+    def finish(self) -> None:
+        """Close once everything is written."""
+        self.closing = True
+        if not self.outbox:
+            self.close()
+
+    def reset(self) -> None:
+        """Close so that the peer sees a connection reset."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        self.close()
+
+    def close(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        self.loop.forget(self.sock)
+        self.sock.close()
+        if self.on_close is not None:
+            self.on_close()
+
+
+class Loop:
+    """Runs timers at their times and sockets when they are ready, timers first."""
+
+    def __init__(self) -> None:
+        self.channels: dict[socket.socket, Channel] = {}
+        self.writers: set[socket.socket] = set()
+        self._listeners: dict[socket.socket, Callable[[Channel], None]] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._stopped = False
+
+    def at(self, when: float, call: Callable[[], None]) -> None:
+        """``call`` at ``when`` on the monotonic clock; calls due at the same time run in the order they were asked."""
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, call))
+
+    def listen(self, sock: socket.socket, on_data: Callable[[Channel], None]) -> None:
+        sock.setblocking(False)
+        self._listeners[sock] = on_data
+
+    def forget(self, sock: socket.socket) -> None:
+        self.channels.pop(sock, None)
+        self.writers.discard(sock)
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def run(self) -> None:
+        while not self._stopped:
+            wait = MAX_WAIT
+            if self._timers:
+                wait = min(wait, max(0.0, self._timers[0][0] - monotonic()))
+            readable, writable, _ = select.select([*self._listeners, *self.channels], list(self.writers), [], wait)
+            self._run_timers()
+            for sock in writable:
+                if channel := self.channels.get(sock):
+                    channel.flush()
+            for sock in readable:
+                if on_data := self._listeners.get(sock):
+                    self._accept(sock, on_data)
+                elif channel := self.channels.get(sock):
+                    channel.receive()
+
+    def _run_timers(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= monotonic():
+            heapq.heappop(timers)[2]()
+
+    def _accept(self, listener: socket.socket, on_data: Callable[[Channel], None]) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.channels[sock] = Channel(self, sock, on_data)
