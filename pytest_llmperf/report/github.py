@@ -1,0 +1,154 @@
+"""GitHub Actions: a Markdown summary for ``GITHUB_STEP_SUMMARY`` and annotations on the tests' lines.
+
+A stranger's text (test names, engines' messages) can neither leave its table cell nor become markup, a link or a
+workflow command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from pytest_llmperf.report import grids
+from pytest_llmperf.report import summary as words
+from pytest_llmperf.report.grids import Grid
+from pytest_llmperf.report.records import Result, SessionRecord
+from pytest_llmperf.report.text import clean, settings
+
+_ICONS = {
+    "invalid": "❌", "regressed": "🔻", "inconclusive": "⚠️", "not_comparable": "❌", "no_baseline": "❌",
+    "improved": "🔺", "passed": "✅", "better": "🔺", "worse": "🔻", "failed": "❌",
+}  # fmt: skip
+_LEVELS = {"inconclusive": "warning", "improved": "notice"}
+
+#: What can begin markup or end a cell. An underscore inside a word, and dots and colons that begin no link, can not.
+_MARKUP = re.compile(r"[\\`*{}\[\]()<>#!|~&@$^\"']|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=/|\w+:)|(?<=www)\.")
+
+#: GitHub cuts a step's summary off at 1 MiB; results beyond this many are counted, not listed.
+MOST_ROWS = 1000
+
+
+def markdown(text: object) -> str:
+    """``text`` as inert Markdown: cleaned, with every character that could begin markup as a character reference."""
+    return _MARKUP.sub(lambda m: f"&#{ord(m[0])};", clean(text))
+
+
+def summary(session: SessionRecord) -> str:
+    """The whole report in GitHub's Markdown, ready to append to ``GITHUB_STEP_SUMMARY``."""
+    return "".join(f"{line}\n" for line in _lines(session))
+
+
+def _lines(session: SessionRecord) -> Iterator[str]:
+    yield "## LLM performance"
+    yield ""
+    yield f"**{words.tally(session.results)}**" + "".join(f" · {s}" for s in _facts(session))
+    for server, results in words.groups(session):
+        yield ""
+        yield f"### {markdown(words.label(server))}"
+        yield ""
+        yield f"{words.launches(server)} · config {code(server.key)}"
+        declared = [f"{k}={v}" for k, v in settings(server.config, skip=words.IN_LABEL)]
+        if declared:
+            yield ""
+            yield " ".join(code(d) for d in declared)
+        for failure in server.failures:
+            yield ""
+            yield f"❌ could not start: {markdown(failure)}"
+        if results:
+            yield ""
+            yield from table(grids.results(results[:MOST_ROWS], _names(session)))
+        if len(results) > MOST_ROWS:
+            yield ""
+            yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
+    for result in session.results[:MOST_ROWS]:
+        if result.verdict != "passed" or result.required_launches:
+            yield from _explained(result, session)
+    yield from _tuning(session)
+    closing = [f"**{kind}**: {markdown(text)}" for kind, text in words.messages(session)]
+    closing += [markdown(hint) for hint in words.hints(session)]
+    if closing:
+        yield ""
+        yield from (f"- {line}" for line in closing)
+    yield ""
+
+
+def _names(session: SessionRecord) -> dict[str, str]:
+    return words.short_names(r.nodeid for r in session.results)
+
+
+def _facts(session: SessionRecord) -> Iterator[str]:
+    for fact in (words.gating(session), words.hardware(session)):
+        if fact:
+            yield markdown(fact)
+
+
+def code(text: object) -> str:
+    """``text`` in a monospaced face; not a code span, whose fences and pipes a table would read first."""
+    return f"<code>{markdown(text)}</code>"
+
+
+def table(grid: Grid) -> Iterator[str]:
+    """A GFM table; a row's tone is its icon."""
+    titles = [markdown(c.title) for c in grid.columns]
+    yield "| " + " | ".join(["", *titles]) + " |"
+    yield "|---|" + "".join("---:|" if c.right else "---|" for c in grid.columns)
+    for row in grid.rows:
+        cells = [code(row.cells[0]), *(markdown(c) for c in row.cells[1:])]
+        yield "| " + " | ".join([_ICONS.get(row.tone, ""), *cells]) + " |"
+
+
+def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
+    yield ""
+    icon = _ICONS.get(result.verdict, "")
+    yield f"<details><summary>{icon} {markdown(words.title(result))}</summary>"
+    yield ""
+    yield markdown(words.headline(result))
+    yield ""
+    for remark in words.remarks(result):
+        yield f"- {markdown(remark)}"
+    if result.differences:
+        yield ""
+        yield from table(grids.differences(result))
+    yield ""
+    yield f"Reproduce: {code(words.reproduce(result, session))}"
+    yield ""
+    yield "</details>"
+
+
+def _tuning(session: SessionRecord) -> Iterator[str]:
+    parts: list[tuple[str, Grid]] = []
+    if session.gaps:
+        parts.append(("gap between engines", grids.gaps(session.gaps)))
+    parts += [(grids.sweep_title(s), grids.sweep(s)) for s in session.sweeps]
+    parts += [(grids.curve_title(c), grids.curve(c)) for c in session.curves]
+    for title, grid in parts:
+        yield ""
+        yield f"#### {markdown(title)}"
+        yield ""
+        yield from table(grid)
+
+
+def annotations(session: SessionRecord) -> list[str]:
+    """Workflow commands to print, each on a line of its own: an error for what fails a test, a warning for what could
+    not be judged, a notice for an improvement. Paths are as the records have them, relative to the rootdir."""
+    return [_annotation(r) for r in session.results if r.verdict != "passed"]
+
+
+def _annotation(result: Result) -> str:
+    path, line = words.place(result)
+    fields = {"file": path, **({"line": str(line)} if line else {}), "title": f"llmperf: {words.verdict(result)}"}
+    said = f"{clean(result.nodeid)} ({clean(result.engine)}, {clean(result.metric)}): {words.headline(result)}"
+    differs = [f"{clean(d.name)}: {clean(d.baseline)} -> {clean(d.now)}" for d in result.differences]
+    text = "\n".join([said, *words.remarks(result), *differs])
+    inner = ",".join(f"{k}={_property(v)}" for k, v in fields.items())
+    return f"::{_LEVELS.get(result.verdict, 'error')} {inner}::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    """A command's message, escaped as the runner unescapes it."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """A command's property value: a colon or comma would end it."""
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,188 @@
+"""Tables as values: terminal, Markdown and HTML draw the same cells, so that they cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_llmperf.report import summary
+from pytest_llmperf.report.records import Result
+from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, ratio, ratios
+from pytest_llmperf.report.tuning import Curve, Effect, Gap, Sweep
+
+
+@dataclass(frozen=True)
+class Column:
+    """``right``: numbers, aligned right. ``drop``: given up first where it is highest; 0 stays whatever the width.
+    ``toned``: its cells take the colour of the row's tone."""
+
+    title: str
+    right: bool = False
+    drop: int = 0
+    toned: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """Cleaned cells, one a column. ``tone`` gives the row its mark and colour: a verdict, or ``better``, ``worse``
+    and ``failed`` where nothing was gated."""
+
+    cells: tuple[str, ...]
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``columns[0]`` names the row and is the one that may be shortened."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+_RESULT: Sequence[tuple[Column, Callable[[Result], str]]] = (
+    (Column("metric", drop=7), lambda r: clean(r.metric)),
+    (Column("value", right=True), lambda r: number(r.value)),
+    (Column("unit", drop=8), lambda r: clean(r.unit)),
+    (Column("band", drop=2), lambda r: interval(r.band)),
+    (Column("baseline", right=True, drop=6), lambda r: number(r.baseline.value if r.baseline else None)),
+    (Column("k", right=True, drop=3), summary.behind),
+    (Column("target", right=True, drop=5), lambda r: number(r.target)),
+    (Column("change", right=True, drop=1, toned=True), lambda r: percent(r.change, signed=True)),
+    (Column("verdict", toned=True), lambda r: WORDS.get(r.verdict, clean(r.verdict))),
+    (Column("MDE", right=True, drop=4), summary.detectable),
+)
+
+
+def results(items: Sequence[Result], names: Mapping[str, str]) -> Grid:
+    """One row a result; the target's column only where a result has one, the metric's kept longest where it alone
+    tells two rows of a test apart. ``names`` shortens node ids."""
+    several = len({r.nodeid for r in items}) < len(items)
+    chosen = [
+        (replace(c, drop=0) if c.title == "metric" and several else c, f)
+        for c, f in _RESULT
+        if c.title != "target" or any(r.target is not None for r in items)
+    ]
+    return Grid(
+        (Column("test"), *(c for c, _ in chosen)),
+        tuple(Row((names[r.nodeid], *(f(r) for _, f in chosen)), r.verdict) for r in items),
+    )
+
+
+def differences(result: Result) -> Grid:
+    """What differs between the baseline and this run."""
+    return Grid(
+        (Column("what differs"), Column("baseline"), Column("now")),
+        tuple(Row((clean(d.name), clean(d.baseline), clean(d.now))) for d in result.differences),
+    )
+
+
+def launches(result: Result) -> Grid:
+    """Each launch's value and repetitions."""
+    return Grid(
+        (Column("launch"), Column("role"), Column("value", right=True), Column("repetitions")),
+        tuple(
+            Row((clean(x.id), clean(x.role), number(x.value), " ".join(number(v) for v in x.values)))
+            for x in result.launches
+        ),
+    )
+
+
+def gaps(items: Sequence[Gap]) -> Grid:
+    """Engine against engine."""
+    names = summary.short_names(g.test for g in items)
+    columns = (
+        Column("test"), Column("metric", drop=3), Column("engine"), Column("value", right=True, drop=1),
+        Column("reference"), Column("value", right=True, drop=1), Column("ratio", right=True, toned=True),
+        Column("interval", drop=2), Column("launches", drop=4),
+    )  # fmt: skip
+    return Grid(columns, tuple(Row(_gap_cells(g, names[g.test]), _side(g)) for g in items))
+
+
+def _gap_cells(g: Gap, name: str) -> tuple[str, ...]:
+    return (
+        name, clean(g.metric), clean(g.engine), number(g.value), clean(g.reference),
+        number(g.reference_value), ratio(g.ratio), ratios(g.interval), f"{g.launches[0]} vs {g.launches[1]}",
+    )  # fmt: skip
+
+
+def _side(gap: Gap) -> str:
+    """``better`` or ``worse`` where the whole interval of the ratio lies on one side of 1, else nothing."""
+    if gap.interval is None or gap.interval[0] <= 1 <= gap.interval[1]:
+        return ""
+    return "better" if (gap.interval[0] > 1) == gap.higher_is_better else "worse"
+
+
+def ranked(sweep: Sweep) -> list[Effect]:
+    """Best first, whatever the metric's direction; configs that did not start last."""
+    sign = -1 if sweep.higher_is_better else 1
+    return sorted(sweep.effects, key=lambda e: (e.ratio is None, sign * (e.ratio or 0)))
+
+
+def effect_tone(effect: Effect, higher_is_better: bool) -> str:
+    """``better``, ``worse``, ``failed`` for a config that did not start, nothing where no effect is credible."""
+    if effect.ratio is None:
+        return "failed"
+    if not effect.credible:
+        return ""
+    return "better" if (effect.ratio > 1) == higher_is_better else "worse"
+
+
+def effect_words(effect: Effect, higher_is_better: bool) -> str:
+    """The effect in words; of a config that did not start, the cause."""
+    tone = effect_tone(effect, higher_is_better)
+    if tone == "failed":
+        return clean(f"did not start: {effect.failure or 'cause unknown'}")
+    return tone or "no credible effect"
+
+
+def sweep(item: Sweep) -> Grid:
+    """The base first, then each knob's effect, best first."""
+    columns = (
+        Column("setting"), Column("value", right=True, drop=2), Column("ratio", right=True, toned=True),
+        Column("interval", drop=1), Column("launches", right=True, drop=3), Column("effect", toned=True),
+    )  # fmt: skip
+    base = Row(("base", number(item.base_value), ratio(1.0), "", str(item.base_launches), ""))
+    rows = (
+        Row(
+            (f"{clean(e.knob)}={clean(e.setting)}", number(e.value), ratio(e.ratio), ratios(e.interval),
+             str(e.launches), effect_words(e, item.higher_is_better)),
+            effect_tone(e, item.higher_is_better),
+        )
+        for e in ranked(item)
+    )  # fmt: skip
+    return Grid(columns, (base, *rows))
+
+
+def curve(item: Curve) -> Grid:
+    """Throughput at each concurrency; the knee and the server's limit are said beside it."""
+    columns = (
+        Column("streams", right=True), Column("output tok/s", right=True), Column("tok/s per stream", right=True),
+        Column("TTFT ms", right=True, drop=1), Column(""),
+    )  # fmt: skip
+    return Grid(
+        columns,
+        tuple(
+            Row((str(p.concurrency), number(p.output_tok_s), number(p.stream_tok_s), number(p.ttft_ms),
+                 "knee" if p.concurrency == item.knee else ""))
+            for p in item.points
+        ),
+    )  # fmt: skip
+
+
+def sweep_title(item: Sweep) -> str:
+    """``sweep nccl on sglang, decode_tok_s; base nccl.proto=default: 63.61 tok/s``."""
+    base = ", ".join(f"{clean(k)}={clean(v)}" for k, v in item.base.items()) or "as declared"
+    value = f": {summary.with_unit(item.base_value, item.unit)}" if item.base_value is not None else ""
+    return f"sweep {clean(item.name)} on {clean(item.engine)}, {clean(item.metric)}; base {base}{value}"
+
+
+def curve_title(item: Curve) -> str:
+    """``load on sglang, test_peak: peak 2370 tok/s, knee at 48 streams, max running requests 48``."""
+    said = []
+    if item.points:
+        said.append(f"peak {number(max(p.output_tok_s for p in item.points))} tok/s")
+    if item.knee is not None:
+        said.append(f"knee at {item.knee} streams")
+    if item.max_running_requests is not None:
+        said.append(f"max running requests {item.max_running_requests}")
+    return f"load on {clean(item.engine)}, {clean(item.test)}: {', '.join(said)}"

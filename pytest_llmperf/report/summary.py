@@ -1,0 +1,205 @@
+"""What every report says in words: grouping, counts, one result's headline. Sentences are plain text, cleaned."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pytest_llmperf.report.records import MESSAGE_KINDS, VERDICTS, Result, ServerRecord, SessionRecord
+from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, plural, seconds
+
+#: Config keys that the server's label already says.
+IN_LABEL = frozenset({"engine", "model", "tp"})
+
+
+def groups(session: SessionRecord) -> list[tuple[ServerRecord, list[Result]]]:
+    """Each server with its results, in the session's order; results of an unknown server come under a bare record."""
+    servers = {s.key: s for s in session.servers}
+    for r in session.results:
+        servers.setdefault(r.server, ServerRecord(r.server, r.engine, {"engine": r.engine}, {}))
+    return [(s, [r for r in session.results if r.server == key]) for key, s in servers.items()]
+
+
+def label(server: ServerRecord) -> str:
+    """``sglang Kimi-K2.5 tp=8``."""
+    model = str(server.config.get("model", "")).rstrip("/").rsplit("/", 1)[-1]
+    tp = server.config.get("tp", 1)
+    return clean(" ".join(filter(None, (server.engine, model, f"tp={tp}" if tp != 1 else ""))))
+
+
+def launches(server: ServerRecord) -> str:
+    """``2 launches, start-up 212 s, 208 s``; a reused launch says so."""
+    if not server.launches:
+        return "no launch"
+    times = ", ".join("reused" if x.reused else seconds(x.startup_s) for x in server.launches)
+    return f"{plural(len(server.launches), 'launch')}, start-up {times}"
+
+
+def short_names(nodeids: Iterable[str]) -> dict[str, str]:
+    """Node ids shortened as far as they stay distinct: test, else file::test, else the whole id. Cleaned."""
+    ids = list(dict.fromkeys(nodeids))
+    for shorten in (lambda i: i.partition("::")[2] or i, _file_and_test):
+        names = {i: clean(shorten(i)) for i in ids}
+        if len(set(names.values())) == len(ids):
+            return names
+    return {i: clean(i) for i in ids}
+
+
+def _file_and_test(nodeid: str) -> str:
+    path, sep, test = nodeid.partition("::")
+    return path.rsplit("/", 1)[-1] + sep + test
+
+
+def counts(results: Iterable[Result]) -> list[tuple[str, int]]:
+    """(verdict, how many), worst first, zeros left out."""
+    seen = Counter(r.verdict for r in results)
+    return [(v, seen[v]) for v in VERDICTS if seen[v]]
+
+
+def tally(results: Iterable[Result]) -> str:
+    """``1 regressed, 2 inconclusive, 5 passed``."""
+    return ", ".join(f"{n} {WORDS[v]}" for v, n in counts(results)) or "nothing was measured"
+
+
+def verdict(result: Result) -> str:
+    """The verdict's word; one that could not see ``max_regression`` is marked ``underpowered``."""
+    return WORDS.get(result.verdict, clean(result.verdict)) + (" (underpowered)" if result.required_launches else "")
+
+
+def title(result: Result) -> str:
+    """``regressed: tests/test_decode.py::test_stream (sglang, decode_tok_s)``."""
+    return f"{verdict(result)}: {clean(result.nodeid)} ({clean(result.engine)}, {clean(result.metric)})"
+
+
+def worse(result: Result) -> str:
+    """What getting worse is called for this metric: ``drop`` or ``rise``."""
+    return "drop" if result.higher_is_better else "rise"
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """``82.50 tok/s``."""
+    return f"{number(value)} {clean(unit)}".rstrip() if value is not None else number(value)
+
+
+def behind(result: Result) -> str:
+    """Launches behind the baseline: ``5``; ``prior`` for a single one, whose band has the prior's width alone."""
+    if result.baseline is None:
+        return number(None)
+    return "prior" if result.baseline.prior_only else str(result.baseline.launches)
+
+
+def detectable(result: Result) -> str:
+    """The smallest detectable change; a ``!`` where it is over what the test allows."""
+    return percent(result.mde) + ("!" if result.required_launches else "")
+
+
+def headline(result: Result) -> str:
+    """One sentence with every number of the verdict: measured, change, band, target, launches on both sides, MDE."""
+    value = "no value" if result.value is None else with_unit(result.value, result.unit)
+    said = [f"{value} over {plural(len(result.launches), 'launch')}"]
+    if result.baseline is not None:
+        ref = result.baseline
+        prior = " (band prior-only)" if ref.prior_only else ""
+        said.append(
+            f"{percent(result.change, signed=True)} against the baseline's {with_unit(ref.value, result.unit)} "
+            f"over {plural(ref.launches, 'launch')}{prior}"
+        )
+    if result.band is not None:
+        said.append(f"band {interval(result.band)}")
+    if result.target is not None:
+        said.append(f"target {with_unit(result.target, result.unit)}")
+    if result.mde is not None:
+        said.append(f"smallest {worse(result)} it could have seen {percent(result.mde)}")
+    return ", ".join(said)
+
+
+def underpowered(result: Result) -> str:
+    """What it takes to see a change of ``max_regression``."""
+    more = plural(result.required_launches or 0, "more baseline launch", "more baseline launches")
+    return (
+        f"underpowered: the smallest {worse(result)} it could have seen, {percent(result.mde)}, is over its "
+        f"max_regression; {more} would mend that"
+    )
+
+
+def remarks(result: Result) -> list[str]:
+    """Reasons, tripped guards with their advice, and notes: each one cleaned line."""
+    out = [clean(r) for r in result.reasons]
+    for guard in result.guards:
+        if guard.get("tripped"):
+            advice = f" ({guard['advice']})" if guard.get("advice") else ""
+            out.append(clean(f"{guard.get('name', 'guard')}: {guard.get('evidence', 'tripped')}{advice}"))
+    if result.host_known is False:
+        out.append("other host: the baseline has no launch on this machine, so its band is wider; recording here helps")
+    if result.required_launches:
+        out.append(underpowered(result))
+    return out + [clean(n) for n in result.notes]
+
+
+def gating(session: SessionRecord) -> str:
+    """``12 metrics gated at alpha 0.08% each (1.0% for the session)``; empty when the session does not say."""
+    gated, alpha, level = (session.session.get(k) for k in ("gated", "alpha", "level"))
+    if gated is None:
+        return ""
+    out = f"{plural(int(gated), 'metric')} gated"
+    if alpha is not None and gated:
+        out += f" at alpha {percent(alpha)} each"
+        out += f" ({percent(level)} for the session)" if level is not None else ""
+    return out
+
+
+def messages(session: SessionRecord) -> list[tuple[str, str]]:
+    """(kind, cleaned text), most pressing first; a bare string counts as a note."""
+    out = []
+    for m in session.session.get("messages") or ():
+        kind, text = (m.get("kind", "note"), m.get("text", "")) if isinstance(m, Mapping) else ("note", m)
+        out.append((kind if kind in MESSAGE_KINDS else "note", clean(text)))
+    return sorted(out, key=lambda m: MESSAGE_KINDS.index(m[0]))
+
+
+def hints(session: SessionRecord) -> list[str]:
+    """How to go on, once per verdict that asks for it."""
+    seen = {r.verdict for r in session.results}
+    out = []
+    if "no_baseline" in seen:
+        out.append("record what is missing: pytest --update-baselines --launches 3")
+    if "improved" in seen:
+        out.append("keep an improvement: pytest --update-baselines")
+    if "regressed" in seen:
+        out.append("accept a slower result on purpose: pytest --update-baselines --accept-regression REASON")
+    return out
+
+
+def reproduce(result: Result, session: SessionRecord) -> str:
+    """A shell command that runs this one test as it was run here."""
+    fresh = sum(1 for x in result.launches if x.role != "confirm")
+    parts = ["pytest", clean(result.nodeid), "--engine", clean(result.engine)]
+    if fresh > 1:
+        parts += ["--launches", str(fresh)]
+    pool = result.fingerprint.get("runner_pool")
+    if pool:
+        parts += ["--llmperf-runner-pool", clean(pool)]
+    return " ".join(shlex.quote(p) for p in parts)
+
+
+def place(result: Result) -> tuple[str, int | None]:
+    """(file, line) of the test: from ``location``, else the node id's file and no line."""
+    path, sep, line = (result.location or "").rpartition(":")
+    if sep and re.fullmatch(r"[0-9]{1,9}", line):
+        return clean(path), int(line)
+    return clean(result.nodeid.partition("::")[0]), None
+
+
+def hardware(session: SessionRecord) -> str:
+    """``8 x NVIDIA B200, 2 x AMD EPYC 9575F``-like line: GPUs, CPU, memory, as far as recorded."""
+    info: Mapping[str, Any] = session.session.get("hardware") or {}
+    gpus = Counter(str(g.get("name", "GPU")) for g in info.get("gpus") or ())
+    said = [f"{n} x {name}" for name, n in gpus.items()]
+    if info.get("cpu"):
+        said.append(f"{info['cpu']}" + (f", {info['cores']} cores" if info.get("cores") else ""))
+    if info.get("memory_gb"):
+        said.append(f"{info['memory_gb']:.0f} GB memory")
+    return clean(", ".join(said))

@@ -1,0 +1,218 @@
+"""The terminal's report: one table grouped by server, then what needs explaining, then one line that sums up.
+
+Every line begins with a mark, a gutter or words of ours, never with a stranger's text: what runs in GitHub Actions
+could otherwise pass workflow commands.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from pytest_llmperf.report import grids, layout, summary
+from pytest_llmperf.report.grids import Grid
+from pytest_llmperf.report.layout import ASCII, STYLES, UNICODE, Glyphs
+from pytest_llmperf.report.live import LiveLine
+from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord
+from pytest_llmperf.report.text import clean, plural, seconds, settings
+
+__all__ = ["LiveLine", "render"]
+
+_MESSAGE_STYLES = {
+    "error": "bold red",
+    "refused": "bold red",
+    "unused": "yellow",
+    "drift": "yellow",
+    "warning": "yellow",
+}
+
+
+def render(
+    session: SessionRecord, *, width: int = 80, color: bool = False, verbosity: int = 0, unicode: bool = True
+) -> str:
+    """The report, ready to print after pytest's own results; lines end with a newline and fit ``width`` cells.
+
+    ``verbosity`` below 0 gives problems only and the summary line; above 0 adds repetitions, full configs and what
+    is noted on passed results. Colours are as asked for: ``NO_COLOR`` is the caller's to read.
+    """
+    page = _Page(max(width, 20), UNICODE if unicode else ASCII)
+    body = _brief(session, page) if verbosity < 0 else _full(session, page, verbosity > 0)
+    return _printed(body, page.width, color)
+
+
+class _Page:
+    """Width and glyphs, and the two shapes of line that everything but the table has."""
+
+    def __init__(self, width: int, glyphs: Glyphs) -> None:
+        self.width, self.glyphs = width, glyphs
+        self._wrapper = Console(file=io.StringIO(), width=width, _environ={})
+
+    def text(self, text: str, style: str = "") -> Text:
+        return Text(clean(text, ascii_only=self.glyphs.ascii_only), style)
+
+    def gutter(self, text: Text | str, style: str = "", *, hang: int = 0) -> Iterator[Text]:
+        """Wrapped behind a gutter; lines after the first are indented by ``hang``."""
+        whole = self.text(text, style) if isinstance(text, str) else text
+        room = max(self.width - 2 - hang, 8)
+        for i, line in enumerate(whole.wrap(self._wrapper, room, overflow="fold")):
+            line.rstrip()
+            yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), " " * (hang if i else 0), line)
+
+    def bullet(self, text: str, style: str = "") -> Iterator[Text]:
+        return self.gutter(f"{self.glyphs.bullet} {text}", style, hang=2)
+
+    def table(self, grid: Grid) -> Iterator[Text]:
+        """A small table behind the gutter."""
+        for line in layout.lines(self._plain(grid), self.width - 2, self.glyphs):
+            yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), line)
+
+    def rows(self, grid: Grid) -> list[Text]:
+        return layout.lines(self._plain(grid), self.width, self.glyphs)
+
+    def line(self, text: str, style: str = "") -> Text:
+        """One line of ours, shortened to the width."""
+        return Text(layout.shorten(self.text(text).plain, self.width, self.glyphs.ellipsis), style)
+
+    def _plain(self, grid: Grid) -> Grid:
+        if not self.glyphs.ascii_only:
+            return grid
+        rows = (grids.Row(tuple(clean(c, ascii_only=True) for c in r.cells), r.tone) for r in grid.rows)
+        return Grid(grid.columns, tuple(rows))
+
+
+def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
+    groups = summary.groups(session)
+    ordered = [r for _, results in groups for r in results]
+    if ordered:
+        names = summary.short_names(r.nodeid for r in ordered)
+        grid = layout.with_bars(grids.results(ordered, names), ordered, page.glyphs)
+        heading, *rows = page.rows(grid)
+        yield heading
+        remaining = iter(rows)
+    for server, results in groups:
+        yield from _server(server, page, verbose)
+        for result in results:
+            yield next(remaining)
+            if verbose:
+                yield from page.table(grids.launches(result))
+    for result in ordered:
+        if result.verdict != "passed" or (verbose and summary.remarks(result)):
+            yield Text()
+            yield from _explained(result, session, page, verbose)
+    yield from _tuning(session, page)
+    yield from _closing(session, page)
+
+
+def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
+    title = f"{page.glyphs.server} {summary.label(server)}  {clean(server.key)}  {summary.launches(server)}"
+    yield page.line(title, "bold")
+    said = [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
+    if verbose:
+        took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective)]
+        yield from page.gutter("declared " + (" ".join(said) or "nothing more"), "dim", hang=2)
+        yield from page.gutter("effective " + (" ".join(took) or "unknown"), "dim", hang=2)
+    elif said:
+        yield page.line(f"{page.glyphs.gutter} {' '.join(said)}", "dim")
+    for failure in server.failures:
+        yield from page.bullet(f"could not start: {failure}", "bold red")
+
+
+def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
+    mark = page.glyphs.marks.get(result.verdict, "?")
+    yield page.line(f"{mark} {summary.title(result)}", STYLES.get(result.verdict, ""))
+    yield from page.gutter(summary.headline(result))
+    for remark in summary.remarks(result):
+        yield from page.bullet(remark)
+    if result.differences:
+        yield from page.table(grids.differences(result))
+    if verbose:
+        yield from page.gutter(f"reproduce: {summary.reproduce(result, session)}", "dim", hang=2)
+
+
+def _tuning(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    if session.gaps:
+        yield Text()
+        yield page.line("gap between engines", "bold")
+        yield from page.table(grids.gaps(session.gaps))
+    for sweep in session.sweeps:
+        yield Text()
+        yield page.line(grids.sweep_title(sweep), "bold")
+        yield from page.table(grids.sweep(sweep))
+    for curve in session.curves:
+        yield Text()
+        yield page.line(grids.curve_title(curve), "bold")
+        yield from page.table(grids.curve(curve))
+
+
+def _closing(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    said = summary.messages(session)
+    advice = summary.hints(session)
+    weak = [r for r in session.results if r.verdict == "passed" and r.required_launches]
+    if said or advice or weak:
+        yield Text()
+    for result in weak:
+        yield from page.bullet(f"{clean(result.nodeid)}: {summary.underpowered(result)}", "yellow")
+    for kind, text in said:
+        yield from page.bullet(f"{kind}: {text}", _MESSAGE_STYLES.get(kind, ""))
+    for hint in advice:
+        yield from page.bullet(hint, "dim")
+    yield from _inconclusive(session, page)
+    yield from _sum(session, page)
+
+
+def _inconclusive(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    """Loud: these tests were measured and yet say nothing, which a green run would hide."""
+    doubtful = [r for r in session.results if r.verdict == "inconclusive"]
+    if doubtful:
+        names = summary.short_names(r.nodeid for r in session.results)
+        which = ", ".join(dict.fromkeys(names[r.nodeid] for r in doubtful))
+        text = f"! INCONCLUSIVE: {plural(len(doubtful), 'result')} not judged, neither passed nor failed: {which}"
+        yield from page.gutter(text, "bold yellow reverse", hang=2)
+
+
+def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    started = sum(1 for s in session.servers for x in s.launches if not x.reused)
+    said = [summary.tally(session.results), summary.gating(session)]
+    if session.servers:
+        said.append(plural(started, "launch"))
+    if session.session.get("duration_s") is not None:
+        said.append(seconds(session.session["duration_s"]))
+    if session.session.get("interrupted"):
+        said.insert(0, "interrupted, this is what was measured until then")
+    verdicts = summary.counts(session.results)
+    style = STYLES[verdicts[0][0]] if verdicts else "yellow"
+    first = "llmperf: "
+    yield from _unguttered(page.text(first + "; ".join(filter(None, said)), style), page)
+
+
+def _unguttered(text: Text, page: _Page) -> Iterator[Text]:
+    """Wrapped text of ours alone (no stranger's words), continued under an indent."""
+    for i, line in enumerate(text.wrap(Console(file=io.StringIO(), width=page.width, _environ={}), page.width - 2)):
+        line.rstrip()
+        yield Text.assemble("  " if i else "", line)
+
+
+def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    for result in session.results:
+        if result.verdict not in ("passed", "improved"):
+            mark = page.glyphs.marks.get(result.verdict, "?")
+            yield from page.gutter(f"{mark} {summary.title(result)}: {summary.headline(result)}", hang=2)
+    for server in session.servers:
+        for failure in server.failures:
+            yield from page.gutter(f"{summary.label(server)} could not start: {clean(failure)}", hang=2)
+    yield from _inconclusive(session, page)
+    yield from _sum(session, page)
+
+
+def _printed(body: Iterable[Text], width: int, color: bool) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, force_terminal=color, color_system="standard" if color else None, no_color=not color,
+        highlight=False, markup=False, emoji=False, legacy_windows=False, _environ={},
+    )  # fmt: skip
+    for line in body:
+        console.print(line, no_wrap=True, overflow="crop", crop=True, soft_wrap=False)
+    return out.getvalue()
