@@ -13,7 +13,6 @@ from datetime import datetime, timezone
 from functools import reduce
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from pytest_llmperf.errors import BaselineError
 
 #: Launches kept per epoch: the first ``KEEP_FIRST`` (slow drift is measured against them) and the newest others.
 KEEP_LAUNCHES, KEEP_FIRST = 30, 5
@@ -44,7 +43,7 @@ class StoredLaunch:
     """One life of one server: ``metrics`` maps a name to one value per repetition, in the metric's unit.
 
     ``recorded`` is UTC as ``utc`` writes it, ``host`` a hashed host identity, ``cache`` the compile cache's state
-    (``cold``, ``warm``) where known. Raises ``BaselineError`` for a value that is not a number above 0.
+    (``cold``, ``warm``) where known. Values are kept to ``DIGITS`` significant digits.
     """
 
     id: str
@@ -55,16 +54,19 @@ class StoredLaunch:
     provenance: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, values in self.metrics.items():
-            bad = [v for v in values if not (math.isfinite(v) and v > 0)]
-            if bad or not values:
-                what = f"{bad[0]:g}" if bad else "no value at all"
-                raise BaselineError(f"launch {self.id}: {name} holds {what}; every value must be a number above 0")
-        if not self.metrics:
-            raise BaselineError(f"launch {self.id} holds no metric")
         kept = {k: tuple(rounded(v) for v in values) for k, values in sorted(self.metrics.items())}
         object.__setattr__(self, "metrics", kept)
         object.__setattr__(self, "provenance", dict(sorted(self.provenance.items())))
+
+    @property
+    def fault(self) -> str | None:
+        """Why it must be neither judged nor stored: a value that is not a number above 0, or none at all."""
+        for name, values in self.metrics.items():
+            bad = [f"{v:g}" for v in values if not (math.isfinite(v) and v > 0)]
+            if bad or not values:
+                what = bad[0] if bad else "no value at all"
+                return f"launch {self.id}: {name} holds {what}; every value must be a number above 0"
+        return None if self.metrics else f"launch {self.id} holds no metric"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,13 @@ _REPAIR = "restore it from version control, or delete it and record again with -
 
 
 def dump(series: Series) -> str:
-    """The text of ``series``: the same text for equal series. Raises ``BaselineError`` for a name that is no UTF-8."""
+    """The text of ``series``: the same text for equal series.
+
+    Raises ``BaselineError`` for a launch that must not be stored, or a name that is no UTF-8.
+    """
+    faults = [launch.fault for epoch in series.epochs for launch in epoch.launches if launch.fault]
+    if faults:
+        raise BaselineError(f"{series.test} cannot be stored: {faults[0]}")
     text = _HEAD + "".join(_lines(series))
     try:
         text.encode()
@@ -59,7 +65,7 @@ def parse(text: str, where: str) -> Series:
         )
     try:
         return _series(data)
-    except (BaselineError, MalformedError) as error:
+    except MalformedError as error:
         raise BaselineError(f"{where}: {error}; {_REPAIR}") from error
 
 
@@ -96,7 +102,11 @@ def _launch(data: Mapping[str, Any]) -> StoredLaunch:
         raise MalformedError(f"{where}: recorded = {recorded!r} is not a time like '2026-05-01T12:00:00Z'")
     metrics = {name: _numbers(values, f"{where}: {name}") for name, values in _table(data, "metrics", where).items()}
     cache = _text(data, "cache", where) if "cache" in data else None
-    return StoredLaunch(id_, recorded, _text(data, "host", where), cache, metrics, _texts(data, "provenance", where))
+    texts = _texts(data, "provenance", where)
+    launch = StoredLaunch(id_, recorded, _text(data, "host", where), cache, metrics, texts)
+    if launch.fault:
+        raise MalformedError(launch.fault)
+    return launch
 
 
 def _only(data: Mapping[str, Any], where: str, known: set[str]) -> None:

@@ -100,7 +100,10 @@ def plan(
     if ci and not force:
         return Refusal(fresh, "CI is set; baselines are recorded there only with --update-baselines=force")
     if not fresh.launches:
-        return Refusal(fresh, "it has no sound launch")
+        return Refusal(fresh, "it has no launch")
+    faults = [x.fault for x in fresh.launches if x.fault]
+    if faults:
+        return Refusal(fresh, faults[0])
     by_verdict = {v: sorted(m for m, x in fresh.verdicts.items() if x == v) for v in fresh.verdicts.values()}
     for verdict in ("invalid", "inconclusive"):
         if verdict in by_verdict:

@@ -241,8 +241,8 @@ def test_a_killed_writer_blocks_nobody(tmp_path: Path, state: Path) -> None:
     assert wait_for(lambda: path.exists() and any(path.iterdir()))
     writer.kill()
     writer.communicate()
-    record(tmp_path, state, fresh(20_000))
-    assert ids(stored(tmp_path).current)[-1] == 20_000
+    record(tmp_path, state, fresh(9_999))
+    assert ids(stored(tmp_path).current)[-1] == 9_999
 
 
 def wait_for(condition: Callable[[], bool], limit: float = 30.0) -> bool:

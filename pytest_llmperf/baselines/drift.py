@@ -1,0 +1,42 @@
+"""Slow drift: many steps, each too small to fail, that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.baselines.series import KEEP_FIRST, Series, StoredLaunch
+from pytest_llmperf.stats import Gate, Prior
+
+#: Level of a report about drift: it fails nothing, so that one false word in a hundred is bearable.
+LEVEL = 0.01
+#: Launches, the newest ones, whose mean stands for "now".
+_NOW = 3
+
+
+def check(
+    series: Series,
+    metric: str,
+    fresh: Sequence[StoredLaunch],
+    *,
+    higher_is_better: bool = True,
+    prior: Prior | None = None,
+    min_effect: float = 0.01,
+) -> str | None:
+    """A sentence when the newest launches are credibly worse than the current epoch's first ones, else None.
+
+    The first ``KEEP_FIRST`` launches stay in the file for this; the newest stored ones count as "now" with ``fresh``.
+    """
+    stored = series.launches(metric)
+    ids = {x.id for x in stored}
+    later = [*stored[KEEP_FIRST:], *(x for x in fresh if x.id not in ids and metric in x.metrics)][-_NOW:]
+    if len(stored) <= KEEP_FIRST or len(later) < _NOW:
+        return None
+    first = stored[:KEEP_FIRST]
+    gate = Gate([x.metrics[metric] for x in first], higher_is_better, LEVEL, prior, min_effect)
+    outcome = gate.single([x.metrics[metric] for x in later])
+    if outcome.verdict != "regressed" or outcome.change is None:
+        return None
+    return (
+        f"slow drift: {metric} is {abs(outcome.change):.1%} {'below' if higher_is_better else 'above'} the launches of "
+        f"{first[0].recorded[:10]} to {first[-1].recorded[:10]} that this epoch began with"
+    )

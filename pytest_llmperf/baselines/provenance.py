@@ -1,0 +1,96 @@
+"""What stood behind a launch without being part of its identity: versions, driver, what the engine resolved to.
+
+A fingerprint says which launches compare; provenance says why they may differ all the same. It is stored with every
+launch and shown, most telling first, when a verdict needs an explanation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from pytest_llmperf.baselines.fingerprint import HardwareLike
+from pytest_llmperf.baselines.series import StoredLaunch
+from pytest_llmperf.engines.base import EffectiveConfig
+from pytest_llmperf.report.records import Difference
+from pytest_llmperf.server.config import mask
+
+#: Shown for a value that one side lacks.
+ABSENT = "-"
+_LONGEST = 200
+_FIRST = ("engine version", "driver", "cuda version", "nccl version")
+_HOST_FACTS = ("cpu", "cores", "host memory")
+#: Fields of an effective config that are not told one by one: containers, and how rather than what was read.
+_CONTAINERS = ("engine_version", "versions", "nccl_env", "other", "sources", "cache_state", "model")
+
+
+def of(
+    hardware: HardwareLike,
+    effective: EffectiveConfig,
+    *,
+    commit: str | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Provenance of one launch: name to value, both short text, secrets masked.
+
+    ``commit`` is the revision under test; ``extra`` takes what else is known (``power cap``, ``gpu clock``). What the
+    engine does not tell is left out, never assumed.
+    """
+    known: dict[str, object] = {
+        "engine version": effective.engine_version,
+        "driver": ", ".join(sorted({g.driver for g in hardware.gpus if g.driver})),
+        "cpu": hardware.cpu,
+        "cores": hardware.cores,
+        "host memory": f"{hardware.memory_gb:.0f} GB",
+        "commit": commit,
+    }
+    known |= {f"{name} version": value for name, value in effective.versions.items()}
+    known |= {
+        f.name.replace("_", " "): getattr(effective, f.name)
+        for f in fields(effective)
+        if f.name not in _CONTAINERS and not isinstance(getattr(effective, f.name), Mapping)
+    }
+    if effective.kv_tokens:
+        # Free memory decides it, to the last token: only its size says something.
+        known["kv tokens"] = f"about {float(f'{effective.kv_tokens:.2g}'):.0f}"
+    known |= {**mask(effective.nccl_env), **mask(effective.other), **mask(extra or {})}
+    told = {name: " ".join(str(value).split())[:_LONGEST] for name, value in known.items() if value is not None}
+    return {name: value for name, value in told.items() if value}
+
+
+def differences(stored: Sequence[StoredLaunch], fresh: Sequence[StoredLaunch]) -> tuple[Difference, ...]:
+    """What the fresh launches have that no stored launch had, the most telling first.
+
+    Engine version, driver, CUDA, NCCL and kernel libraries come first, then NCCL variables and what the engine
+    resolved to, then the host and the commit.
+    """
+    was, now = [_facts(x) for x in stored], [_facts(x) for x in fresh]
+    found = []
+    for name in {name for facts in (*was, *now) for name in facts}:
+        before = list(dict.fromkeys(x.get(name, ABSENT) for x in reversed(was)))
+        after = list(dict.fromkeys(x.get(name, ABSENT) for x in reversed(now)))
+        if before and set(after) - set(before):
+            found.append(Difference(name, _several(before), _several(after)))
+    return tuple(sorted(found, key=lambda d: (_rank(d.name), d.name)))
+
+
+def _facts(launch: StoredLaunch) -> dict[str, str]:
+    return {**launch.provenance, **({"compile cache": launch.cache} if launch.cache else {})}
+
+
+def _several(values: Sequence[str]) -> str:
+    return (
+        values[0] if len(values) == 1 else f"{values[0]} (also {', '.join(values[1:3])}{', ...' * (len(values) > 3)})"
+    )
+
+
+def _rank(name: str) -> int:
+    if name in _FIRST:
+        return _FIRST.index(name)
+    if name.endswith(" version"):
+        return len(_FIRST)
+    if name.startswith("NCCL_"):
+        return len(_FIRST) + 1
+    if name == "commit":
+        return len(_FIRST) + 4
+    return len(_FIRST) + (3 if name in _HOST_FACTS else 2)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.baselines.explain import explain
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.judge import Case, Judgement, judge
+from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
+from pytest_llmperf.measure.metrics import METRICS, Guard
+from pytest_llmperf.report.records import Result
+from pytest_llmperf.report.text import percent
+
+from .conftest import DAY, PRINT, START, make_launch
+
+FOLDER = Path("/b")
+CASE = Case("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["decode_tok_s"], PRINT, "h1")
+#: Launch-to-launch wobble that repeats: about 0.5 %.
+WOBBLE = (0.0, 0.006, -0.004, 0.003, -0.006)
+
+
+def series(count: int = 5, value: float = 82.5, **more: object) -> Series:
+    launches = tuple(make_launch(n, value * (1 + WOBBLE[n % 5]), **more) for n in range(count))  # type: ignore[arg-type]
+    return Series("t.py::test_a", "sglang", PRINT, (Epoch("first recording", launches),))
+
+
+def judged(
+    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: Case = CASE, **more: object
+) -> Judgement:
+    given: dict[str, object] = {"known": [series()], "folder": FOLDER, "now": START + 10 * DAY, **more}
+    return judge(case, fresh, confirmed, **given)  # type: ignore[arg-type]
+
+
+def at(value: float, n: int = 100, **more: object) -> StoredLaunch:
+    return make_launch(n, value, **more)  # type: ignore[arg-type]
+
+
+def test_an_unchanged_launch_passes_and_says_what_it_was_held_to() -> None:
+    result = judged([at(82.4)]).result
+    assert result.verdict == "passed"
+    assert result.band is not None
+    assert result.band[0] < 82.4 < result.band[1]
+    assert result.value == pytest.approx(82.4, rel=1e-4)
+    assert result.baseline is not None
+    assert (result.baseline.launches, result.baseline.prior_only) == (5, False)
+    assert result.baseline.path.startswith("sglang/t/test_a/h200-x1--")
+    assert result.baseline.age_days == pytest.approx(6)
+    assert result.mde is not None
+    assert result.host_known
+    assert (result.nodeid, result.test, result.engine, result.server) == (CASE.nodeid, CASE.test, "sglang", "k")
+    assert [x.role for x in result.launches] == ["screen"]
+
+
+def test_a_drop_is_suspect_then_confirmed_on_the_fresh_launches_alone() -> None:
+    first = judged([at(79.0)])
+    assert first.suspect
+    assert first.result.verdict == "inconclusive"
+    again = judged([at(79.0)], [at(78.9, 101), at(79.1, 102)])
+    assert not again.suspect
+    assert again.result.verdict == "regressed"
+    assert [x.role for x in again.result.launches] == ["screen", "confirm", "confirm"]
+    assert again.result.value == pytest.approx(79.0, rel=1e-3)
+    cleared = judged([at(79.0)], [at(82.4, 101), at(82.6, 102)])
+    assert (cleared.result.verdict, cleared.suspect) == ("passed", False)
+
+
+def test_a_large_drop_fails_at_once() -> None:
+    assert judged([at(60.0)]).result.verdict == "regressed"
+
+
+def test_without_confirmation_one_stage_decides() -> None:
+    one = replace(CASE, confirm_launches=0)
+    assert judged([at(79.0)], case=one).suspect is False
+    assert judged([at(60.0)], case=one).result.verdict == "regressed"
+
+
+def test_an_improvement_tells_how_to_accept_it() -> None:
+    result = judged([at(99.0)]).result
+    assert result.verdict == "improved"
+    assert "--update-baselines" in result.reasons[0]
+
+
+def test_lower_is_better_is_judged_the_right_way_round() -> None:
+    case = replace(CASE, metric=METRICS["ttft_ms"])
+    known = [series(5, ttft_ms=30.0)]
+    assert judged([at(1, ttft_ms=60.0)], case=case, known=known).result.verdict == "regressed"
+    assert judged([at(1, ttft_ms=15.0)], case=case, known=known).result.verdict == "improved"
+
+
+def test_no_baseline_is_said_and_fails() -> None:
+    result = judged([at(82.0)], known=[]).result
+    assert result.verdict == "no_baseline"
+    assert "--update-baselines" in result.reasons[0]
+
+
+def test_other_hardware_is_not_comparable_and_names_the_fields() -> None:
+    here = Fingerprint({**PRINT.fields, "gpu": "NVIDIA B200", "gpu count": "8"})
+    farther = replace(series(), fingerprint=Fingerprint({"cpu": "x"}))
+    result = judged([at(82.0)], case=replace(CASE, fingerprint=here), known=[farther, series()]).result
+    assert result.verdict == "not_comparable"
+    assert "gpu: NVIDIA H200 there, NVIDIA B200 here; gpu count: 1 there, 8 here" in result.reasons[0]
+    assert result.baseline is None
+
+
+def test_a_metric_that_was_never_recorded_has_no_baseline() -> None:
+    result = judged([at(82.0, ttft_ms=30.0)], case=replace(CASE, metric=METRICS["ttft_ms"])).result
+    assert result.verdict == "no_baseline"
+    assert "holds no ttft_ms yet" in result.reasons[0]
+
+
+@pytest.mark.parametrize("known", [[], [series()]], ids=["alone", "beside a baseline"])
+def test_a_missed_target_fails(known: list[Series]) -> None:
+    result = judged([at(82.4)], case=replace(CASE, target=120.0), known=known).result
+    assert result.verdict == "regressed"
+    assert "target 120" in result.reasons[0]
+    assert result.target == 120.0
+
+
+def test_a_target_that_is_met_replaces_a_missing_baseline() -> None:
+    result = judged([at(82.4)], case=replace(CASE, target=80.0), known=[]).result
+    assert result.verdict == "passed"
+    assert "no baseline" in result.notes[0]
+
+
+def test_a_met_target_does_not_excuse_a_regression() -> None:
+    assert judged([at(60.0)], case=replace(CASE, target=50.0)).result.verdict == "regressed"
+
+
+@pytest.mark.parametrize("value", [82.4, 60.0, 99.0])
+def test_a_tripped_guard_makes_any_verdict_inconclusive(value: float) -> None:
+    guard = Guard("gpu clock", True, "1980 -> 480 MHz", "cool the card", 480, 1800)
+    calm = Guard("host load", False, "0.1 of 2 cores")
+    judgement = judged([at(value)], guards=[calm, guard])
+    assert (judgement.result.verdict, judgement.suspect) == ("inconclusive", False)
+    assert judgement.result.reasons[0] == "gpu clock: 1980 -> 480 MHz; cool the card"
+    assert len(judgement.result.guards) == 2
+
+
+def test_an_invalid_measurement_is_invalid_whatever_the_numbers() -> None:
+    result = judged([at(82.4)], invalid=["3 of 5 requests were short"]).result
+    assert (result.verdict, result.reasons) == ("invalid", ("3 of 5 requests were short",))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
+    launch = replace(at(82.4), metrics={"decode_tok_s": (82.4, bad)})
+    result = judged([launch], case=replace(CASE, target=1.0)).result
+    assert result.verdict == "invalid"
+    assert f"holds {bad:g}" in result.reasons[0]
+
+
+def test_a_launch_without_the_metric_is_invalid_and_so_is_no_launch() -> None:
+    assert judged([at(82.4)], case=replace(CASE, metric=METRICS["ttft_ms"])).result.verdict == "invalid"
+    assert judged([]).result.verdict == "invalid"
+
+
+def test_a_stored_launch_is_no_evidence_against_itself() -> None:
+    kept = series(2)
+    both = judged([kept.current.launches[0]], known=[kept]).result
+    assert both.baseline is not None
+    assert both.baseline.launches == 1
+    alone = judged([series(1).current.launches[0]], known=[series(1)]).result
+    assert alone.verdict == "inconclusive"
+    assert "servers stop" in alone.reasons[0]
+
+
+def test_an_unknown_host_is_judged_more_widely_and_says_so() -> None:
+    here, there = judged([at(82.4)]).result, judged([at(82.4)], case=replace(CASE, host="h2")).result
+    assert here.band is not None
+    assert there.band is not None
+    assert there.band[0] < here.band[0]
+    assert there.host_known is False
+    assert any("other host" in r for r in there.reasons)
+
+
+def test_an_old_baseline_says_its_age() -> None:
+    assert judged([at(82.4)]).result.notes == ()
+    assert "200 days old" in judged([at(82.4)], now=START + 204 * DAY).result.notes[0]
+
+
+def test_cold_against_warm_is_said() -> None:
+    warm = [series(cache="warm")]
+    assert judged([at(82.4, cache="warm")], known=warm).result.notes == ()
+    result = judged([at(82.4, cache="cold")], known=warm).result
+    assert "compile cache cold here, warm in the baseline" in result.notes
+    assert [d.name for d in result.differences] == ["compile cache"]
+
+
+def test_a_thin_baseline_says_what_it_lacks() -> None:
+    result = judged([at(82.4)], case=replace(CASE, max_regression=0.05), known=[series(1)]).result
+    assert result.baseline is not None
+    assert result.baseline.prior_only
+    assert any("underpowered" in r for r in result.reasons)
+    assert result.required_launches
+
+
+def test_a_failure_explains_itself() -> None:
+    was = {"engine version": "0.5.16", "nccl version": "2.27", "NCCL_PROTO": "LL", "commit": "a"}
+    now = {"engine version": "0.5.17", "nccl version": "2.27", "attention backend": "fa3", "commit": "b"}
+    fresh = [at(70.0, 100 + n, provenance=now) for n in range(3)]
+    case = replace(CASE, target=82.5)
+    result = judged(fresh[:1], fresh[1:], case=case, known=[series(provenance=was)]).result
+    lines = explain(result)
+    assert lines[0].startswith("decode_tok_s regressed: ")
+    text = "\n".join(lines)
+    for part in (
+        "measured  70.00 tok/s",
+        f"baseline  82.48 tok/s ({percent(result.change, signed=True)}), sglang/t/test_a/h200-x1--",
+        "target    82.50 tok/s",
+        "launches  1 screened, 2 confirming, against 5 stored, newest 6 days old",
+        "with 80% power",
+    ):
+        assert part in text
+    start = lines.index("differs from the baseline:")
+    assert [x.split("  ")[1] for x in lines[start + 1 :]] == [
+        "engine version   ".strip(), "NCCL_PROTO", "attention backend", "commit",
+    ]  # fmt: skip
+    assert "engine version     0.5.16 -> 0.5.17" in text
+    assert "NCCL_PROTO         LL -> -" in text
+
+
+def test_a_regression_without_a_known_difference_says_that() -> None:
+    assert "nothing recorded differs" in explain(judged([at(60.0)]).result)[-1]
+
+
+def test_every_verdict_can_be_explained() -> None:
+    blank = Result("n", "t", "e", "s", "decode_tok_s", "tok/s", True, "invalid")
+    for verdict in ("invalid", "regressed", "inconclusive", "not_comparable", "no_baseline", "improved", "passed"):
+        assert explain(replace(blank, verdict=verdict))
+
+
+def test_results_survive_json() -> None:
+    result = judged([at(79.0)], [at(78.9, 101), at(79.1, 102)]).result
+    assert Result.from_json(result.to_json()) == result
