@@ -1,0 +1,207 @@
+"""Servers that a run left up for the next one (``--keep-servers``): their records, their reuse, their end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
+from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.server.process import MARGIN_S, EngineProcess, Remains
+from pytest_llmperf.server.state import private_dir, try_lock, write_private
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One server left up: who it is, and enough to prove later that a PID is still the same process."""
+
+    id: str
+    key: str
+    digest: str
+    engine: str
+    label: str
+    host: str
+    port: int
+    supervisor: int
+    supervisor_created: float
+    started_at: float
+    startup_s: float
+    model: str
+    log: str
+    grace: float
+    gpus: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port, self.api_key)
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The supervisor, when it is still the very process that was recorded."""
+        try:
+            found = psutil.Process(self.supervisor)
+            same = abs(found.create_time() - self.supervisor_created) < 0.05
+            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.Error:
+            return None
+
+    def tree(self) -> list[psutil.Process]:
+        """The engine's processes now."""
+        process = self.process
+        if process is not None:
+            with contextlib.suppress(psutil.Error):
+                return process.children(recursive=True)
+        return []
+
+
+@dataclass(frozen=True)
+class KeptLife:
+    """Holds up a server that an earlier session started."""
+
+    kept: Kept
+    state_dir: Path
+
+    def ended(self, wait: float) -> str | None:
+        process = self.kept.process
+        if process is not None and wait:
+            with contextlib.suppress(psutil.TimeoutExpired):
+                process.wait(wait)
+        return None if self.kept.process is not None else "it ended after the run that left it up"
+
+    def ask_to_stop(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            if process := self.kept.process:
+                process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> Remains:
+        return end(self.kept, self.state_dir)
+
+
+def digest(config: ServerConfig, engine: Engine, own: EngineSettings) -> str:
+    """Identity of how ``config`` would be started here and now: a changed command must not find an old server."""
+    command = engine.command(config, own, Endpoint(own.host, 1, "key"))
+    text = json.dumps([command.argv, sorted(command.env.items()), sorted(own.env.items()), own.cwd])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def of(launch: Launch, process: EngineProcess, digest: str, grace: float) -> Kept:
+    """What to write down about a running launch."""
+    return Kept(
+        id=launch.id,
+        key=launch.config.key,
+        digest=digest,
+        engine=launch.config.engine,
+        label=launch.config.label,
+        host=launch.endpoint.host,
+        port=launch.endpoint.port,
+        supervisor=process.supervisor_pid,
+        supervisor_created=psutil.Process(process.supervisor_pid).create_time(),
+        started_at=launch.started_at,
+        startup_s=launch.startup_s,
+        model=launch.model,
+        log=str(launch.log_path),
+        grace=grace,
+        gpus=launch.gpus,
+        notes=launch.notes,
+        api_key=launch.endpoint.api_key,
+    )
+
+
+def record(kept: Kept, state_dir: Path) -> None:
+    """Write ``kept`` down for later runs."""
+    write_private(_folder(state_dir) / f"{kept.id}.json", json.dumps(asdict(kept), indent=1))
+
+
+def claim(state_dir: Path, key: str, digest: str) -> tuple[Kept, int] | None:
+    """A living kept server of that identity that no other run is using, with the descriptor that holds the claim."""
+    for kept in list_kept(state_dir):
+        if kept.key == key and kept.digest == digest:
+            fd = try_lock(_folder(state_dir) / f"{kept.id}.lock")
+            if fd is not None:
+                return kept, fd
+    return None
+
+
+def list_kept(state_dir: Path) -> list[Kept]:
+    """Servers that are up, oldest first. Records of servers that have ended are removed."""
+    found = []
+    for path in sorted(_folder(state_dir).glob("*.json")):
+        try:
+            kept = _read(json.loads(path.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue
+        if kept.process is None:
+            _forget(kept, state_dir)
+        else:
+            found.append(kept)
+    return found
+
+
+def in_use(kept: Kept, state_dir: Path) -> bool:
+    """True while a run holds the server."""
+    fd = try_lock(_folder(state_dir) / f"{kept.id}.lock")
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def stop_kept(state_dir: Path, ids: Sequence[str] = ()) -> list[str]:
+    """Stop the servers with these launch ids (a unique beginning will do), or all; returns the ids that were stopped.
+
+    Raises ``LlmperfError`` when an id fits no server or several.
+    """
+    up = list_kept(state_dir)
+    chosen = up if not ids else [_one(up, wanted) for wanted in ids]
+    for kept in chosen:
+        KeptLife(kept, state_dir).ask_to_stop()
+    for kept in chosen:
+        end(kept, state_dir)
+    return [kept.id for kept in chosen]
+
+
+def end(kept: Kept, state_dir: Path) -> Remains:
+    """Stop one kept server and wait until its tree is gone."""
+    process, tree = kept.process, kept.tree()
+    left: list[psutil.Process] = []
+    if process is not None:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(kept.grace + MARGIN_S + 10.0)
+        left = [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    _forget(kept, state_dir)
+    return Remains(left=tuple(p.pid for p in left))
+
+
+def _one(up: Sequence[Kept], wanted: str) -> Kept:
+    found = [k for k in up if k.id.startswith(wanted)]
+    if len(found) != 1:
+        ids = ", ".join(k.id for k in (found or up)) or "none"
+        raise LlmperfError(f"{wanted!r} fits {'several' if found else 'no'} kept servers (there are: {ids})")
+    return found[0]
+
+
+def _forget(kept: Kept, state_dir: Path) -> None:
+    for suffix in (".json", ".lock"):
+        (_folder(state_dir) / f"{kept.id}{suffix}").unlink(missing_ok=True)
+
+
+def _read(data: Mapping[str, object]) -> Kept:
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Kept(**values)  # type: ignore[arg-type]
+
+
+def _folder(state_dir: Path) -> Path:
+    return private_dir(state_dir / "kept")

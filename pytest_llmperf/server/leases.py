@@ -1,0 +1,137 @@
+"""GPU leases, host-wide: one lock file for each GPU's UUID, held for exactly as long as the server lives.
+
+The lock belongs to an open file, not to a process: its descriptor is handed to the server's supervisor, so it outlasts
+pytest when the server does (``--keep-servers``), and ends with the supervisor whatever killed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.server.gpus import Inventory
+from pytest_llmperf.server.state import private_dir, try_lock
+from pytest_llmperf.server.visible import CUDA, HIP, ROCR, Visible, visible
+
+#: Memory (MiB) that another process may hold on a GPU before it counts as busy: a display or a monitor holds less.
+TOLERATED_MIB = 128
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Lease:
+    """GPUs held by open, locked files. ``close`` gives up this process's hold; a supervisor's own hold lives on."""
+
+    gpus: tuple[Visible, ...] = ()
+    fds: tuple[int, ...] = ()
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(v.gpu.uuid for v in self.gpus)
+
+    def close(self) -> None:
+        for fd in self.fds:
+            os.close(fd)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a server needs. ``owner`` is written into the lock for others to read; ``wait`` is in seconds; ``mine``
+    tells GPUs that this session itself holds by UUID (waiting for those would be waiting forever)."""
+
+    count: int
+    label: str
+    owner: Mapping[str, object]
+    wait: float
+    mine: Mapping[str, str]
+
+
+def acquire(
+    ask: Ask, inventory: Inventory, state_dir: Path, environ: Mapping[str, str], say: Callable[[str], None]
+) -> Lease:
+    """Lease ``ask.count`` GPUs out of the visible ones. Raises LaunchError that says who is in the way.
+
+    A host without GPUs leases none: what an engine then does is its own affair.
+    """
+    everything = inventory.gpus()
+    if not ask.count or not everything:
+        return Lease()
+    usable = visible(everything, environ)
+    if len(usable) < ask.count:
+        raise LaunchError(
+            f"{ask.label}: needs {_gpus(ask.count)}, {_through(len(usable), environ)}: lower tp*pp*dp, or show it more"
+        )
+    free = [v for v in usable if v.gpu.uuid not in ask.mine]
+    if len(free) < ask.count:
+        held = "; ".join(f"{v.token} by {ask.mine[v.gpu.uuid]}" for v in usable if v.gpu.uuid in ask.mine)
+        raise LaunchError(
+            f"{ask.label}: needs {_gpus(ask.count)}, and other servers of this session hold too many of the "
+            f"{len(usable)} visible ones ({held}): use fewer servers at once"
+        )
+    folder = private_dir(state_dir / "gpus")
+    end = time.monotonic() + ask.wait
+    said = False
+    while True:
+        lease, blocked = _try(ask, free, inventory, folder)
+        if lease is not None:
+            return lease
+        if time.monotonic() >= end:
+            waited = f" after {ask.wait:.0f} s" if ask.wait else ""
+            raise LaunchError(
+                f"{ask.label}: needs {_gpus(ask.count)}, {len(free) - len(blocked)} free{waited}: "
+                f"{'; '.join(blocked)}\nwhat to do: stop what holds them, make other GPUs visible, or wait with "
+                "--llmperf-gpu-wait SECONDS"
+            )
+        if not said:
+            said = True
+            say(f"{ask.label}: waiting up to {ask.wait:.0f} s for {_gpus(ask.count)}: {'; '.join(blocked)}")
+        time.sleep(POLL_S)
+
+
+def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path) -> tuple[Lease | None, list[str]]:
+    """A lease, or who was in the way of each GPU. All or nothing, so that two runs never wait for each other's half."""
+    taken: list[tuple[Visible, int]] = []
+    blocked: list[str] = []
+    for v in usable:
+        path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', v.gpu.uuid)}.lock"
+        fd = try_lock(path)
+        if fd is None:
+            blocked.append(f"GPU {v.token} is leased to {_owner(path)}")
+            continue
+        strangers = [h for h in inventory.holders(v.gpu.uuid) if h.mib is None or h.mib > TOLERATED_MIB]
+        if strangers:
+            blocked.append(f"GPU {v.token} is held by {', '.join(map(str, strangers))}")
+            os.close(fd)
+            continue
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({**ask.owner, "since": time.time()}).encode(), 0)
+        taken.append((v, fd))
+        if len(taken) == ask.count:
+            return Lease(tuple(v for v, _ in taken), tuple(fd for _, fd in taken)), blocked
+    for _, fd in taken:
+        os.close(fd)
+    return None, blocked
+
+
+def _owner(path: Path) -> str:
+    """Who wrote himself into a lock that others hold; he may be writing just now."""
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        return f"{facts['label']} of pid {facts['pid']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another run"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' if count != 1 else ''}"
+
+
+def _through(count: int, environ: Mapping[str, str]) -> str:
+    named = [f"{n}={environ[n]}" for n in (CUDA, ROCR, HIP) if n in environ]
+    return f"{count} visible" + (f" through {', '.join(named)}" if named else "")

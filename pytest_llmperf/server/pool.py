@@ -1,0 +1,201 @@
+"""The servers of one session: each config launched once, reused while it is needed, and gone at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.errors import ConfigError, LaunchError
+from pytest_llmperf.server import attach, kept, leases, start
+from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.gpus import Inventory, system_inventory
+from pytest_llmperf.server.launch import Launch, PoolSettings
+from pytest_llmperf.server.process import Remains
+from pytest_llmperf.server.server import OwnLife, Server
+
+__all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
+
+
+class ServerPool:
+    """Servers by config key.
+
+    ``say`` gets lines for people; one that starts with a carriage return replaces the line before it (only when
+    ``plain_progress`` is off). ``inventory`` is the GPU driver's view, the system's own by default.
+    """
+
+    def __init__(
+        self,
+        settings: PoolSettings,
+        engines: Mapping[str, Engine],
+        say: Callable[[str], None],
+        inventory: Inventory | None = None,
+    ) -> None:
+        self.settings = settings
+        self.launches: list[Launch] = []
+        """Every launch that became ready, in order."""
+        self.failures: dict[str, list[str]] = {}
+        """Config key to what went wrong with it."""
+        self._engines = engines
+        self._say = say
+        self._inventory = inventory
+        self._servers: dict[str, Server] = {}
+        self._broken: dict[str, str] = {}
+        self._claims: dict[str, int] = {}
+        self._context = start.Context(settings, self._tell)
+
+    def get(self, config: ServerConfig) -> Server:
+        """The running server of ``config``, launched now if it is the first to ask.
+
+        Raises ``LaunchError``; a config that could not be started is not tried again, and fails with the same words.
+        """
+        server = self._servers.get(config.key)
+        if server is None:
+            server = self._first(config)
+        return self._checked(server, config)
+
+    def fresh(self, config: ServerConfig) -> Server:
+        """Another launch of ``config``, on the same GPUs, after the one that runs has been stopped."""
+        if self.settings.url:
+            raise LaunchError(
+                f"{config.label}: a fresh launch was asked for, but --llmperf-url attaches to a server that this "
+                "session may not restart: run without --llmperf-url to confirm on fresh launches"
+            )
+        self._raise_if_broken(config)
+        old = self._servers.pop(config.key, None)
+        lease = leases.Lease()
+        if old is not None:
+            lease, old.lease = old.lease, lease
+            self._report(old, old.end())
+            self._unclaim(config.key)
+        return self._checked(self._remember(config, lambda: self._launch(config, lease)), config)
+
+    def release(self, config: ServerConfig) -> None:
+        """``config`` is needed no more: stop its server, or leave it up with ``--keep-servers``."""
+        server = self._servers.pop(config.key, None)
+        if server is not None:
+            self._let_go(server)
+
+    def close(self) -> None:
+        """Let go of every server, side by side. Idempotent."""
+        if not self.settings.keep:
+            for server in self._servers.values():
+                server.life.ask_to_stop()
+        while self._servers:
+            self._let_go(self._servers.popitem()[1])
+
+    # -- getting
+
+    def _first(self, config: ServerConfig) -> Server:
+        self._raise_if_broken(config)
+        engine = self._engine(config)
+        if self.settings.url:
+            endpoint = attach.parse(self.settings.url, self.settings.api_key_env)
+            name = self.settings.api_key_env
+            return self._remember(config, lambda: attach.attach(config, engine, endpoint, name))
+        if self.settings.keep and (server := self._reuse(config, engine)):
+            return self._remember(config, lambda: server)
+        return self._remember(config, lambda: self._launch(config, leases.Lease()))
+
+    def _launch(self, config: ServerConfig, lease: leases.Lease) -> Server:
+        engine = self._engine(config)
+        if not lease.fds:
+            lease = self._lease(config, engine)
+        try:
+            server = start.start(config, engine, lease, self._context)
+        except BaseException:
+            lease.close()
+            raise
+        server.lease = lease
+        return server
+
+    def _lease(self, config: ServerConfig, engine: Engine) -> leases.Lease:
+        count = engine.gpu_count(config)
+        if not count or self._context.of(engine).remote:
+            return leases.Lease()
+        self._inventory = self._inventory or system_inventory()
+        mine = {uuid: s.launch.config.label for s in self._servers.values() for uuid in s.launch.gpus}
+        owner = {"label": config.label, "pid": os.getpid(), "worker": self.settings.worker}
+        ask = leases.Ask(count, config.label, owner, self.settings.gpu_wait, mine)
+        return leases.acquire(ask, self._inventory, self.settings.state_dir, os.environ, self._tell)
+
+    def _reuse(self, config: ServerConfig, engine: Engine) -> Server | None:
+        digest = kept.digest(config, engine, self._context.of(engine))
+        claimed = kept.claim(self.settings.state_dir, config.key, digest)
+        if claimed is None:
+            return None
+        found, self._claims[config.key] = claimed
+        try:
+            server = start.resume(config, engine, found, self.settings.state_dir)
+        except LaunchError as e:
+            self._tell(f"{config.label}: the server that was left up cannot be used ({e}); stopping it")
+            kept.end(found, self.settings.state_dir)
+            self._unclaim(config.key)
+            return None
+        self._tell(f"{config.label}: using the server that was left up (launch {found.id})")
+        return server
+
+    def _remember(self, config: ServerConfig, make: Callable[[], Server]) -> Server:
+        try:
+            server = make()
+        except LaunchError as e:
+            self._broken[config.key] = str(e)
+            self.failures.setdefault(config.key, []).append(str(e))
+            raise
+        self._servers[config.key] = server
+        self.launches.append(server.launch)
+        return server
+
+    def _checked(self, server: Server, config: ServerConfig) -> Server:
+        try:
+            server.require(config)
+        except LaunchError as e:
+            if str(e) not in self.failures.setdefault(config.key, []):
+                self.failures[config.key].append(str(e))
+            raise
+        return server
+
+    def _raise_if_broken(self, config: ServerConfig) -> None:
+        if config.key in self._broken:
+            raise LaunchError(self._broken[config.key])
+
+    def _engine(self, config: ServerConfig) -> Engine:
+        if config.engine not in self._engines:
+            raise ConfigError(f"no engine {config.engine!r}: there are {', '.join(sorted(self._engines))}")
+        return self._engines[config.engine]
+
+    # -- letting go
+
+    def _let_go(self, server: Server) -> None:
+        config = server.launch.config
+        if self.settings.keep and server.life.ended(0.0) is None and not server.launch.attached:
+            self._leave_up(server)
+        else:
+            self._report(server, server.end())
+        server.lease.close()
+        server.lease = leases.Lease()
+        self._unclaim(config.key)
+
+    def _leave_up(self, server: Server) -> None:
+        launch, life = server.launch, server.life
+        if isinstance(life, OwnLife):
+            own = self._context.of(self._engine(launch.config))
+            digest = kept.digest(launch.config, self._engine(launch.config), own)
+            kept.record(kept.of(launch, life.process, digest, self.settings.stop_grace), self.settings.state_dir)
+            life.process.keep()
+        self._tell(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
+
+    def _report(self, server: Server, remains: Remains) -> None:
+        label = server.launch.config.label
+        if remains.left:
+            self._tell(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
+        if remains.holding:
+            self._tell(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+
+    def _unclaim(self, key: str) -> None:
+        if key in self._claims:
+            os.close(self._claims.pop(key))
+
+    def _tell(self, line: str) -> None:
+        worker = f"[{self.settings.worker}] " if self.settings.worker else ""
+        self._say(f"\r{worker}{line[1:]}" if line.startswith("\r") else f"{worker}{line}")

@@ -1,0 +1,218 @@
+"""pytest's end of a supervisor: start an engine under it, hear what happens, stop it or let it live on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pytest_llmperf.server import supervisor
+from pytest_llmperf.server.masking import Environment, Masker
+
+#: Seconds beyond the grace in which a supervisor must have finished killing, apart from the wait for GPUs.
+MARGIN_S = supervisor.KILL_S + 5.0
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What to start. ``grace`` and ``gpu_timeout`` in seconds; ``hold`` are descriptors the supervisor keeps open."""
+
+    launch_id: str
+    argv: tuple[str, ...] = field(repr=False)
+    env: Environment
+    log: Path
+    masker: Masker
+    cwd: str | None = None
+    grace: float = 5.0
+    stop_signal: int = signal.SIGTERM
+    gpus: tuple[str, ...] = ()
+    gpu_timeout: float = 10.0
+    hold: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remains:
+    """What a stop could not end: PIDs still there (in uninterruptible sleep), PIDs still holding GPU memory."""
+
+    left: tuple[int, ...] = ()
+    holding: tuple[int, ...] = ()
+
+
+class EngineProcess:
+    """One engine under its supervisor. ``poll`` takes in what that reported; nothing happens between polls."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.started_at = time.time()
+        self.pid: int | None = None
+        self.created: float | None = None
+        self.code: int | None = None
+        self.failed: str | None = None
+        self.remains: Remains | None = None
+        self.lost = False
+        self._seen: dict[int, psutil.Process] = {}
+        self._buffer = b""
+        log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            self._supervisor = subprocess.Popen(
+                [sys.executable, "-I", supervisor.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=spec.hold,
+                cwd="/",
+            )
+        finally:
+            os.close(log)
+        assert self._supervisor.stdin is not None
+        assert self._supervisor.stdout is not None
+        self._stdin, self._stdout = self._supervisor.stdin, self._supervisor.stdout
+        os.set_blocking(self._stdout.fileno(), False)
+        self._send(json.dumps(self._payload()))
+
+    def _payload(self) -> dict[str, Any]:
+        s = self.spec
+        return {
+            "argv": s.argv,
+            "env": {**s.env, supervisor.COOKIE: s.launch_id},
+            "cwd": s.cwd,
+            "log": str(s.log),
+            "parent": os.getpid(),
+            "launch": s.launch_id,
+            "grace": s.grace,
+            "signal": int(s.stop_signal),
+            "gpus": s.gpus,
+            "gpu_timeout": s.gpu_timeout,
+            "sys_path": [str(Path(p or ".").resolve()) for p in sys.path],
+            "secrets": s.masker.secrets,
+        }
+
+    def _send(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a supervisor that is gone is noticed by poll
+            self._stdin.write(line.encode() + b"\n")
+            self._stdin.flush()
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self._supervisor.pid
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        """Take in reports for up to ``timeout`` seconds; True while the engine has neither ended nor failed."""
+        end = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            while not self.lost and selector.select(max(0.0, end - time.monotonic())):
+                chunk = self._stdout.read(1 << 16)
+                if chunk == b"":
+                    self.lost = True
+                self._take(chunk or b"")
+                if not self.alive:
+                    break
+        return self.alive
+
+    @property
+    def alive(self) -> bool:
+        return self.code is None and self.failed is None and not self.lost
+
+    def _take(self, chunk: bytes) -> None:
+        self._buffer += chunk
+        while b"\n" in self._buffer:
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            event = json.loads(line)
+            match event["event"]:
+                case "started":
+                    self.pid, self.created = event["pid"], event["created"]
+                case "failed":
+                    self.failed = event["error"]
+                case "exited":
+                    self.code = event["code"]
+                case "stopped":
+                    self.remains = Remains(tuple(event["left"]), tuple(event["holding"]))
+
+    def tree(self) -> list[psutil.Process]:
+        """The engine's processes now, orphans adopted by the supervisor included."""
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self.supervisor_pid).children(recursive=True)
+            self._seen.update((p.pid, p) for p in found)
+            return found
+        return []
+
+    def ask_to_stop(self) -> None:
+        """Begin a stop without waiting for its end, so that several servers stop side by side."""
+        self._send("stop")
+
+    def stop(self) -> Remains:
+        """Stop the whole tree and wait until it is gone (bounded). May be called again."""
+        self.ask_to_stop()
+        end = time.monotonic() + self.spec.grace + MARGIN_S + self.spec.gpu_timeout
+        while self.remains is None and not self.lost and (left := end - time.monotonic()) > 0:
+            self._drain(min(left, 0.5))
+        try:
+            self._supervisor.wait(2.0 if self.remains is not None or self.lost else 0.0)
+        except subprocess.TimeoutExpired:
+            self._supervisor.kill()
+            self._supervisor.wait()
+        if self.remains is None:
+            self.remains = self._kill_without_supervisor()
+        for pipe in (self._stdin, self._stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        return self.remains
+
+    def _drain(self, timeout: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            if selector.select(timeout):
+                chunk = self._stdout.read(1 << 16)
+                self.lost = chunk == b""
+                self._take(chunk or b"")
+
+    def _kill_without_supervisor(self) -> Remains:
+        """Somebody killed the supervisor: end what is known of the tree, and whatever carries its cookie."""
+        if self.failed is not None:
+            return Remains()
+        end = time.monotonic() + supervisor.KILL_S
+        while left := self._orphans():
+            for p in left:
+                with contextlib.suppress(psutil.Error):
+                    p.kill()
+            if time.monotonic() > end:
+                break
+            time.sleep(0.02)
+        with contextlib.suppress(OSError):
+            text = self.spec.log.read_text("utf-8", "replace")
+            self.spec.log.write_text(self.spec.masker(text), "utf-8")
+        return Remains(left=tuple(p.pid for p in left))
+
+    def _orphans(self) -> list[psutil.Process]:
+        found = dict(self._seen)
+        for p in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if p.environ().get(supervisor.COOKIE) == self.spec.launch_id:
+                    found[p.pid] = p
+        return [p for p in found.values() if _runs(p)]
+
+    def keep(self) -> None:
+        """Let the engine outlive this session: the supervisor goes on, nobody holds its lifeline."""
+        self._send("keep")
+        for pipe in (self._stdin, self._stdout):
+            pipe.close()
+        self._supervisor.returncode = 0  # not ours to wait for any more
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

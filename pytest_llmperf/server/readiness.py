@@ -1,0 +1,233 @@
+"""From exec to the first generated token: watch the process, its log, its port, and ask it for real."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pytest_llmperf.engines.base import Endpoint, Engine
+from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.server import diagnose, http, ports
+from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.logs import Log
+from pytest_llmperf.server.process import EngineProcess
+from pytest_llmperf.server.progress import Progress
+
+#: Seconds between looks at the health endpoint, between looks for compilers, between plain progress lines.
+POLL_S = 0.1
+COMPILERS_S = 2.0
+PLAIN_EVERY_S = 30.0
+
+
+class PortLostError(LaunchError):
+    """Somebody else has the port: worth another try on a fresh one."""
+
+
+class CrashError(LaunchError):
+    """The engine ended before it was ready."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start to wait for. ``keyed`` says whether the engine was given the endpoint's API key; ``local`` whether its
+    processes are on this host; ``timeout`` counts seconds since the last sign of progress."""
+
+    engine: Engine
+    config: ServerConfig
+    endpoint: Endpoint
+    process: EngineProcess
+    log: Log
+    keyed: bool
+    local: bool
+    timeout: float
+    say: Callable[[str], None]
+    plain: bool
+
+
+class Readiness:
+    """Waits for one start. ``wait`` returns when a real completion came back, and raises LaunchError otherwise."""
+
+    def __init__(self, start: Start) -> None:
+        self._s = start
+        self._began = time.monotonic()
+        self._progress = Progress(start.engine.progress_patterns, self._began)
+        self._compilers_at = self._began
+        self._said = ("", self._began)
+
+    def wait(self) -> None:
+        self._await_health()
+        self._prove_identity()
+        self._first_token()
+
+    # -- watching
+
+    def _watch(self, seconds: float) -> None:
+        """Let ``seconds`` pass with an eye on the process, the log and the clock."""
+        s = self._s
+        alive = s.process.poll(seconds)
+        now = time.monotonic()
+        self._progress.feed(s.log.news(), now)
+        if not alive:
+            self._raise_crash()
+        if s.local and now - self._compilers_at > COMPILERS_S:
+            self._compilers_at = now
+            self._progress.compilers(s.process.tree, now)
+        if now - self._progress.at > s.timeout:
+            raise LaunchError(
+                self._report(
+                    f"showed no progress for {s.timeout:.0f} s (last sign: {self._progress.stage})",
+                    "raise startup_timeout (llm_server marker, or --llmperf-startup-timeout) if it needs that long",
+                )
+            )
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        stage, at = self._said
+        elapsed = now - self._began
+        line = f"{self._s.config.label}: {self._progress.stage}, {elapsed:.0f} s"
+        if not self._s.plain:
+            if now - at >= 1.0:
+                self._said = (stage, now)
+                self._s.say(f"\r{line}")
+            return
+        kind = self._progress.stage.rstrip("0123456789 %")
+        if kind != stage or now - at >= PLAIN_EVERY_S:
+            self._said = (kind, now)
+            self._s.say(line)
+
+    def _raise_crash(self) -> None:
+        s = self._s
+        if s.process.failed is not None:
+            raise CrashError(
+                f"{s.config.label}: the command could not be started: {s.process.failed}\n"
+                f"set [tool.llmperf.engines.{s.config.engine}] command to a program that exists"
+            )
+        if s.process.lost and s.process.code is None:
+            raise CrashError(self._report("lost its supervisor: somebody killed that process", ""))
+        text = s.log.text()
+        cause = diagnose.find_cause(text, s.process.code, s.engine.crash_patterns)
+        message = self._report(str(cause), cause.advice)
+        raise PortLostError(message) if diagnose.port_lost(text) else CrashError(message)
+
+    def _report(self, what: str, advice: str) -> str:
+        return launch_report(self._s, what, advice, time.monotonic() - self._began)
+
+    # -- the steps
+
+    def _await_health(self) -> None:
+        s = self._s
+        while True:
+            answer = self._ask("GET", s.engine.health_path)
+            if answer.status:
+                self._check_listener()
+            if answer.ok:
+                return
+            if answer.status in (401, 403):
+                raise PortLostError(self._report(f"{s.endpoint.root_url} refuses the API key made for this launch", ""))
+            self._watch(POLL_S)
+
+    def _check_listener(self) -> None:
+        s = self._s
+        if not s.local:
+            return
+        tree = {p.pid for p in s.process.tree()}
+        found = ports.listeners(s.endpoint.port, tree)
+        if found.foreign:
+            raise PortLostError(
+                self._report(
+                    f"port {s.endpoint.port} is answered by {', '.join(found.foreign)}, not by this launch",
+                    "stop that program; or, if the engine runs in a container or on another host, set `remote = true` "
+                    f"in [tool.llmperf.engines.{s.config.engine}]",
+                )
+            )
+
+    def _prove_identity(self) -> None:
+        """The server refuses any key but ours, and serves the model that was asked for."""
+        s = self._s
+        if s.keyed:
+            stranger = replace(s.endpoint, api_key=secrets.token_urlsafe(24))
+            if http.get(stranger, "/v1/models").ok:
+                raise PortLostError(
+                    self._report(
+                        f"{s.endpoint.root_url} takes any API key: it is not the server that was started",
+                        "see what else listens there",
+                    )
+                )
+        check_model(
+            s.endpoint, s.engine.model_name(s.config), lambda what, advice: LaunchError(self._report(what, advice))
+        )
+
+    def _first_token(self) -> None:
+        s = self._s
+        while True:
+            answer = self._ask("POST", "/v1/completions", completion(s.engine, s.config), patience=float("inf"))
+            problem = completion_problem(answer)
+            if problem is None:
+                return
+            self._watch(POLL_S)  # a death explains it better than its broken connection
+            if answer.status not in (0, 503):
+                raise LaunchError(self._report(f"is up but {problem}", ""))
+
+    def _ask(
+        self, method: str, path: str, body: dict[str, object] | None = None, patience: float = 30.0
+    ) -> http.Answer:
+        """One request, with an eye on the process for as long as the answer takes."""
+        exchange = http.Exchange(self._s.endpoint, method, path, body, timeout=30.0)
+        end = time.monotonic() + patience
+        try:
+            while not exchange.ready(POLL_S):
+                self._watch(0.0)
+                if time.monotonic() > end:
+                    return http.Answer(0, f"no answer in {patience:.0f} s")
+            return exchange.answer()
+        finally:
+            exchange.close()
+
+
+def completion(engine: Engine, config: ServerConfig) -> dict[str, object]:
+    """The smallest request that makes a token, by the engine's own way of asking."""
+    return {
+        "model": engine.model_name(config),
+        "prompt": "Hello",
+        "max_tokens": 2,
+        "temperature": 0,
+        **engine.request_body(config, 2),
+    }
+
+
+def completion_problem(answer: http.Answer) -> str | None:
+    """Why an answer to ``completion`` is no generated token; None when it is one."""
+    if not answer.ok:
+        said = diagnose.tail(answer.text, 3).strip(" |")
+        return f"answered a completion with HTTP {answer.status}: {said}" if answer.status else f"cut it off: {said}"
+    body = answer.json()
+    usage = body.get("usage") if isinstance(body, dict) else None
+    made = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    if not isinstance(made, int) or made < 1:
+        return "its completion holds no token"
+    return None
+
+
+def check_model(endpoint: Endpoint, model: str, error: Callable[[str, str], LaunchError]) -> None:
+    """Raise unless ``/v1/models`` names ``model``; a server without that endpoint is not held to it."""
+    answer = http.get(endpoint, "/v1/models")
+    body = answer.json() if answer.ok else None
+    entries = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(entries, list):
+        return
+    served = [str(e.get("id")) for e in entries if isinstance(e, dict)]
+    if served and model not in served:
+        raise error(f"serves {', '.join(served)}, not {model}", "is another server answering there?")
+
+
+def launch_report(start: Start, what: str, advice: str, seconds: float) -> str:
+    """Cause first, then advice, the log's last lines, and where the rest is."""
+    text = start.log.text()
+    parts = [f"{start.config.label} did not start ({seconds:.1f} s): {what}"]
+    if advice:
+        parts.append(f"what to do: {advice}")
+    parts.append(f"last lines of its log:\n{diagnose.tail(text)}")
+    parts.append(f"full log: {start.log.path}")
+    return "\n".join(parts)

@@ -1,0 +1,93 @@
+"""Which GPUs pytest may use: the inherited CUDA_VISIBLE_DEVICES (ROCR_, HIP_) read as the drivers read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.server.gpus import Gpu
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+ORDER = "CUDA_DEVICE_ORDER"
+ROCR = "ROCR_VISIBLE_DEVICES"
+HIP = "HIP_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Visible:
+    """One usable GPU and the ``token`` that names it to the engine, in the dialect the user chose."""
+
+    gpu: Gpu
+    token: str
+
+
+def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
+    """The GPUs that the environment leaves, in its order.
+
+    Raises LaunchError where the environment cannot be read without guessing.
+    """
+    if not gpus:
+        return ()
+    if gpus[0].vendor == "amd":
+        return _amd(gpus, environ)
+    text = environ.get(CUDA)
+    if text is None:
+        return tuple(Visible(g, g.uuid if g.mig else str(i)) for i, g in enumerate(gpus))
+    return _take(CUDA, text, gpus, environ)
+
+
+def _amd(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
+    """HIP (and CUDA, its alias there) counts within what ROCR leaves; engines are told through ROCR alone."""
+    kept: Sequence[Gpu] = gpus
+    if ROCR in environ:
+        kept = [v.gpu for v in _take(ROCR, environ[ROCR], gpus, environ)]
+    for name in (HIP, CUDA):
+        if name in environ:
+            kept = [v.gpu for v in _take(name, environ[name], kept, environ)]
+            break
+    return tuple(Visible(g, str(list(gpus).index(g))) for g in kept)
+
+
+def _take(name: str, text: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
+    """As the drivers do: stop at the first entry that names no GPU; a GPU named twice leaves none."""
+    taken: list[Visible] = []
+    for token in (part.strip() for part in text.split(",")):
+        gpu = _named(name, token, gpus, environ)
+        if gpu is None:
+            break
+        if any(v.gpu == gpu for v in taken):
+            return ()
+        taken.append(Visible(gpu, token))
+    return tuple(taken)
+
+
+def _named(name: str, token: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Gpu | None:
+    if token.isdigit():
+        _check_order(name, gpus, environ)
+        whole = [g for g in gpus if not g.mig]
+        return whole[int(token)] if int(token) < len(whole) else None
+    if not token.startswith(("GPU-", "MIG-")):
+        return None
+    found = [g for g in gpus if g.uuid.startswith(token)]
+    return found[0] if len(found) == 1 else None
+
+
+def _check_order(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> None:
+    """CUDA numbers unlike GPUs by speed unless told otherwise: a number then means another GPU than the driver's."""
+    unlike = len({g.name for g in gpus}) > 1
+    if name == CUDA and unlike and gpus[0].vendor == "nvidia" and environ.get(ORDER) != "PCI_BUS_ID":
+        raise LaunchError(
+            f"{CUDA} uses numbers, but this host's GPUs differ ({', '.join(sorted({g.name for g in gpus}))}) and CUDA "
+            f"numbers those by speed: set {ORDER}=PCI_BUS_ID, or name GPUs by UUID"
+        )
+
+
+def variables(chosen: Sequence[Visible]) -> dict[str, str]:
+    """What an engine's environment needs to see ``chosen`` and nothing else."""
+    if not chosen:
+        return {}
+    tokens = ",".join(v.token for v in chosen)
+    if chosen[0].gpu.vendor == "amd":
+        return {ROCR: tokens, HIP: ",".join(str(i) for i in range(len(chosen)))}
+    return {CUDA: tokens, ORDER: "PCI_BUS_ID"}

@@ -1,0 +1,142 @@
+"""What these tests stand on: an engine adapter for the stand-in server, GPUs out of a JSON file, pools, waiting."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil
+
+from pytest_llmperf.engines.base import (
+    Command,
+    Counters,
+    EffectiveConfig,
+    Endpoint,
+    Engine,
+    EngineSettings,
+    Mismatch,
+    Probe,
+)
+from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.gpus import Gpu, Holder, Inventory
+from pytest_llmperf.server.pool import PoolSettings, ServerPool
+
+FAKE = Path(__file__).parents[1] / "fake_engine" / "__main__.py"
+
+
+class FakeEngine(Engine):
+    """Drives ``tests/fake_engine`` in SGLang's dialect, by the contract that real adapters follow."""
+
+    name: ClassVar[str] = "fake"
+    uses_gpu: ClassVar[bool] = False
+    portable = frozenset({"tp", "attention_backend", "env"})
+    progress_patterns = ((re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),)
+    crash_patterns = ((re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died"),)
+
+    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
+        argv = [*(settings.command or (sys.executable, str(FAKE))), "sglang", "--model-path", config.model]
+        argv += ["--host", settings.bind, "--port", str(endpoint.port), "--enable-metrics"]
+        if endpoint.api_key and not config.flags.get("no_key"):
+            argv += ["--api-key", endpoint.api_key]
+        if config.attention_backend:
+            argv += ["--attention-backend", config.attention_backend]
+        argv += [f"--{k.replace('_', '-')}={v}" for k, v in config.flags.items() if k != "no_key"]
+        return Command(tuple(argv), {**settings.env, **config.env})
+
+    def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
+        info = probe.json("/server_info") or {}
+        return EffectiveConfig(attention_backend=info.get("attention_backend"), engine_version=info.get("version"))
+
+    def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
+        asked, got = config.attention_backend, effective.attention_backend
+        return [Mismatch("attention_backend", asked, got, "replaced")] if asked and got and asked != got else []
+
+    def counters(self, metrics: str) -> Counters:
+        found = re.search(r"^sglang:generation_tokens_total\S* ([\d.e+]+)$", metrics, re.MULTILINE)
+        return Counters(generation_tokens=float(found.group(1)) if found else None)
+
+
+class FakeGpuEngine(FakeEngine):
+    name: ClassVar[str] = "fakegpu"
+    uses_gpu: ClassVar[bool] = True
+
+
+ENGINES: dict[str, Engine] = {e.name: e for e in (FakeEngine(), FakeGpuEngine())}
+
+
+class Pools:
+    """Makes pools in a folder and closes them all at the end; ``said`` collects what they told people."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+        self.made: list[ServerPool] = []
+
+    def __call__(self, inventory: Inventory | None = None, **settings: Any) -> ServerPool:
+        defaults: dict[str, Any] = {
+            "log_dir": self.folder / "logs",
+            "state_dir": self.folder / "state",
+            "startup_timeout": 60.0,
+            "stop_grace": 2.0,
+        }
+        pool = ServerPool(PoolSettings(**{**defaults, **settings}), ENGINES, self.said.append, inventory)
+        self.made.append(pool)
+        return pool
+
+
+def config(*, engine: str = "fake", model: str = "fake-model", tp: int = 1, **fake: Any) -> ServerConfig:
+    """A config whose ``FAKE_*`` variables are the given keywords; ``flags``, ``env`` and fields pass through."""
+    own = {k: fake.pop(k) for k in ("flags", "attention_backend", "allow_mismatch", "startup_timeout") if k in fake}
+    env = {**fake.pop("env", {}), **{f"FAKE_{k.upper()}": str(v) for k, v in fake.items()}}
+    return ServerConfig(engine=engine, model=model, tp=tp, env=env, **own)
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """The first true value of ``condition``; fails when there is none in time."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"still not true after {seconds} s"
+        time.sleep(0.02)
+    return value
+
+
+def pids_in(path: Path) -> dict[str, list[int]]:
+    """The stand-in's own record of its processes: kind to PIDs."""
+    found: dict[str, list[int]] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        kind, pid = line.split()
+        found.setdefault(kind, []).append(int(pid))
+    return found
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those that run (a zombie has ended)."""
+
+    def runs(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return [p for p in pids if runs(p)]
+
+
+class FileInventory:
+    """GPUs as a JSON file tells: ``{"gpus": [uuid, ...], "holders": {uuid: [[pid, name, mib], ...]}}``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _facts(self) -> Any:
+        return json.loads(self.path.read_text())
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        return tuple(Gpu(u, "Fake H200", 141_000, "9.0", driver="999.1") for u in self._facts()["gpus"])
+
+    def holders(self, uuid: str) -> tuple[Holder, ...]:
+        return tuple(Holder(*h) for h in self._facts().get("holders", {}).get(uuid, ()))
