@@ -1,0 +1,135 @@
+"""What one streamed answer says: which chunks carried tokens and when, usage, finish reason, model, errors.
+
+Tokens are counted by the server's usage, never by chunks. A chunk carries a token when it has content: text, a
+message's content, reasoning, a refusal or a part of a tool call. A first chunk with only a role is none, and neither
+are chunks with only usage. Two refinements where chunks and tokens part:
+
+- *usage in every chunk* (``continuous_usage_stats``) says exactly which chunks carried how many tokens;
+- a special token shows as an empty text. An empty chunk between the first content and the finish is taken for a
+  token's arrival as long as usage counts more tokens than there are chunks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmperf.measure.body import Event
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """``tokens``: how many it carried when usage came with every chunk, else None."""
+
+    at_ns: int
+    tokens: int | None = None
+    delay_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``usage`` is the last one sent. ``problem`` is an error that the server put into the stream."""
+
+    chunks: tuple[Chunk, ...]
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    model: str | None = None
+    id: str | None = None
+    events: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One event, reduced: ``content`` says that it shows a token, ``blank`` that it may stand for an unseen one."""
+
+    event: Event
+    content: bool
+    blank: bool
+    completion_tokens: int | None
+
+
+def read_answer(events: Sequence[Event]) -> Answer:
+    """Reduce the events of one completion or chat completion."""
+    parts: list[_Part] = []
+    usage: dict[str, Any] = {}
+    finish: str | None = None
+    model: str | None = None
+    id_: str | None = None
+    for event in events:
+        if event.data.strip() == "[DONE]":
+            continue
+        try:
+            body = json.loads(event.data)
+        except ValueError:
+            return Answer((), problem=f"an event is not JSON: {event.data[:120]!r}", events=len(events))
+        if not isinstance(body, dict):
+            return Answer((), problem=f"an event is not an object: {event.data[:120]!r}", events=len(events))
+        if event.kind == "error" or body.get("error"):
+            return Answer((), problem=f"the server sent an error: {_message(body)}", events=len(events))
+        choices = body.get("choices") or []
+        choice = choices[0] if choices else {}
+        content = _has_content(choice)
+        this_usage = body.get("usage") or {}
+        usage = this_usage or usage
+        model, id_ = body.get("model") or model, body.get("id") or id_
+        finish = choice.get("finish_reason") or finish
+        blank = bool(choice) and not content and finish is None
+        parts.append(_Part(event, content, blank, this_usage.get("completion_tokens")))
+    completion = usage.get("completion_tokens")
+    details = usage.get("prompt_tokens_details") or {}
+    return Answer(
+        chunks=_chunks(parts, completion),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=completion,
+        cached_tokens=details.get("cached_tokens"),
+        finish_reason=finish,
+        model=model,
+        id=id_,
+        events=len(events),
+    )
+
+
+def _message(body: dict[str, Any]) -> str:
+    error = body.get("error") or body
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:300]
+
+
+def _has_content(choice: dict[str, Any]) -> bool:
+    if choice.get("text"):
+        return True
+    delta = choice.get("delta") or {}
+    if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal", "function_call")):
+        return True
+    calls = [call.get("function") or {} for call in delta.get("tool_calls") or []]
+    return any(call.get("name") or call.get("arguments") for call in calls)
+
+
+def _chunks(parts: Sequence[_Part], total: int | None) -> tuple[Chunk, ...]:
+    counted = _by_usage(parts, total)
+    if counted is not None:
+        return counted
+    carriers = [i for i, part in enumerate(parts) if part.content]
+    if carriers:
+        spare = (total or 0) - len(carriers)
+        blanks = [i for i, part in enumerate(parts) if part.blank and i > carriers[0]]
+        carriers = sorted(carriers + blanks[: max(spare, 0)])
+    return tuple(Chunk(parts[i].event.at_ns, None, parts[i].event.delay_ns) for i in carriers)
+
+
+def _by_usage(parts: Sequence[_Part], total: int | None) -> tuple[Chunk, ...] | None:
+    """Chunks by the growth of usage, or None unless every content chunk said its usage and the sum is right."""
+    if any(part.content and part.completion_tokens is None for part in parts):
+        return None
+    chunks: list[Chunk] = []
+    before = 0
+    for part in parts:
+        grown = (part.completion_tokens or before) - before
+        if grown > 0 and (part.content or part.blank):
+            chunks.append(Chunk(part.event.at_ns, grown, part.event.delay_ns))
+            before += grown
+    return tuple(chunks) if chunks and before == total else None

@@ -1,0 +1,123 @@
+"""Builds the requests of one measurement and plays them one at a time, each on a connection of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from pytest_llmperf.measure.body import parse_http
+from pytest_llmperf.measure.compiler import Call, Compiler, proxy_for, target_of
+from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.limits import Limits
+from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.outcome import Outcome, finish
+from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts, TokenPrompts
+from pytest_llmperf.measure.raw import RawSender
+from pytest_llmperf.measure.tokenizer import Tokenizer, ordinary_ids
+from pytest_llmperf.measure.wire import Read, Recording, connect, exchange, stamped
+
+
+class Asker:
+    """Life cycle: made before the warm-up, closed after the last request (a context manager)."""
+
+    def __init__(
+        self, connection: Connection, workload: Workload, *, seed: str, ledger: PromptLedger, limits: Limits
+    ) -> None:
+        self.connection, self.workload, self.limits = connection, workload, limits
+        self.key = ledger.open(seed)
+        self.continuous_usage = False
+        self.calibrated = False
+        traits = connection.engine.traits
+        self._tokenizer: Tokenizer | None = None
+        if traits.tokenize_path:
+            self._tokenizer = Tokenizer(connection.endpoint, traits.tokenize_path, connection.model)
+        self._prompts: TokenPrompts | TextPrompts
+        if traits.token_ids and not workload.chat:
+            self._prompts = TokenPrompts(ordinary_ids(self._tokenizer), ledger, self.key)
+            self.calibrated = True
+        else:
+            self._prompts = TextPrompts(ledger, self.key, self._tokenizer.count if self._tokenizer else None)
+        self._compiler = Compiler(connection.endpoint)
+        self._raw = RawSender(connection.endpoint, limits) if proxy_for(connection.endpoint) else None
+        self._target = target_of(connection.endpoint)
+
+    def __enter__(self) -> Asker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for part in (self._compiler, self._tokenizer, self._raw):
+            if part is not None:
+                part.close()
+
+    @property
+    def transport(self) -> str:
+        """How requests travel: ``socket`` (ours), ``tls`` (ours), ``raw`` (openai's client, through a proxy)."""
+        if self._raw is not None:
+            return "raw"
+        return "tls" if self._target.tls is not None else "socket"
+
+    def call(self, role: str, index: int) -> Call:
+        """The ``index``-th request of its role (``warmup``, ``measured``), ready to be sent."""
+        work, engine, config = self.workload, self.connection.engine, self.connection.config
+        prompt = self._prompts.draw(role, index, work.prompt_tokens)
+        arguments: dict[str, Any] = {
+            "model": self.connection.model,
+            "max_tokens": work.output_tokens,
+            "temperature": 0.0,
+            "stream_options": {"include_usage": True},
+            "extra_body": engine.request_body(config, work.output_tokens),
+        }
+        if self.continuous_usage:
+            arguments["stream_options"]["continuous_usage_stats"] = True
+        if work.chat:
+            arguments["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            arguments["prompt"] = prompt
+        return self._compiler.compile(
+            f"{self.connection.launch_id}-{role}-{index}",
+            arguments,
+            prompt_tokens=work.prompt_tokens,
+            output_tokens=work.output_tokens,
+        )
+
+    def ask(self, role: str, index: int) -> Outcome:
+        """Play one request to its end. Raises ``ServerDiedError`` when the server is gone; any other failure is in
+        the outcome. No socket stays open, whatever ends this."""
+        if self._raw is not None:
+            outcome = self._raw.send(self.call(role, index), self.connection.model)
+        else:
+            outcome = self._ask_socket(role, index)
+        if outcome.problems:
+            self.connection.check()
+        return outcome
+
+    def _ask_socket(self, role: str, index: int) -> Outcome:
+        try:
+            # connected before openai builds the request, so the server has long accepted when the clock starts
+            sock = connect(self._target, self.limits.connect_s)
+        except OSError as error:
+            failed = Recording(0, (), (0, 0), error=f"cannot connect: {error.strerror or error}")
+            return finish(self.call(role, index), failed, self.connection.model)
+        with sock:
+            call = self.call(role, index)
+            recording = exchange(sock, call.payload, silent=self._silent)
+        return finish(call, recording, self.connection.model)
+
+    def _silent(self, seconds: float, reads: list[Read]) -> str | None:
+        """Why a silent stream ends now: it was complete (``""``), it timed out, or (raised) the server died."""
+        if reads and parse_http(stamped(Recording(0, tuple(reads), (0, 0)))).complete:
+            return ""
+        self.connection.check()
+        limit = self.limits.idle_s if reads else self.limits.first_token_s
+        return f"timed out: nothing came for {seconds:.0f} s" if seconds >= limit else None
+
+    def calibrate(self, outcome: Outcome) -> None:
+        """Learn from the first answer what the server adds to a text prompt (BOS, chat template)."""
+        if not self.calibrated and isinstance(self._prompts, TextPrompts) and outcome.answer.prompt_tokens:
+            extra = outcome.answer.prompt_tokens - outcome.call.prompt_tokens
+            self._prompts = replace(self._prompts, overhead=max(extra, 0))
+        self.calibrated = True

@@ -1,0 +1,67 @@
+"""Every bound and threshold of a measurement in one place, each with the reason for its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on time, and the values beyond which a guard trips. Times are seconds, shares are fractions of one."""
+
+    # bounds on time
+    connect_s: float = 10.0
+    first_token_s: float = 900.0
+    """Silence before the first byte: the first request of a cold server may compile kernels for many minutes."""
+    idle_s: float = 120.0
+    """Silence inside a stream. The server's process is looked at every second meanwhile, so a crash shows at once."""
+    measure_s: float = 600.0
+    """Repetitions beyond the least number stop after this."""
+
+    # warm until steady
+    warmup_requests: int = 12
+    warmup_s: float = 300.0
+    steady_decode: float = 0.01
+    """Two warm-ups in a row that agree to this are steady; so are three that do not all move in one direction."""
+    steady_ttft: float = 0.05
+
+    # what a comparable request may look like
+    cached_tokens: int = 2
+    """Prompt tokens a request may find in the cache: a BOS token and a first token met by chance."""
+    cached_share: float = 0.01
+
+    # guards
+    delay_kernel: float = 0.5
+    """Share of the ITL that the user-minus-kernel delay p99 may reach when kernel stamps are used. The delay itself
+    is then not in any value; only a reader more than one gap late could see two segments as one."""
+    delay_user: float = 0.02
+    """The same when values rest on stamps taken by this process: the delay is in every gap."""
+    client_cpu_stream: float = 0.5
+    """Of one core. A single stream needs 1 to 7 %; beyond half a core something else in this process is at work."""
+    client_cpu_load: float = 0.9
+    """Of one core. The loop is single-threaded: beyond this it may have been the bottleneck."""
+    starved: float = 0.05
+    """Share of the window that the server's busiest thread was ready to run and had no CPU: values may be slow by
+    as much. An idle machine shows well under 0.1 %, and a busy one that still leaves the server its cores too, so
+    this says harm, where the load of other processes only says that there might be some."""
+    host_busy: float = 0.9
+    others_busy: float = 0.25
+    """Used only where the kernel does not tell waiting time: the whole machine busier than the first while
+    processes that are neither ours nor the server's took more than the second of all cores."""
+    drift: float = 0.03
+    drift_p: float = 0.02
+    """A monotone trend over the repetitions (Kendall's tau) that moved the value by ``drift``. Five repetitions in
+    perfect order have p = 0.017, so an unchanged series trips at most once in fifty, and only when it is spread."""
+    clock_share: float = 0.5
+    """Median SM clock under load against the most it can do (a card stuck at 480 MHz runs at a quarter). Locked
+    clocks are a fair way to measure and stay above this."""
+    clock_swing: float = 0.10
+    """(p90 - p10) / median of the SM clock under load."""
+    throttled: float = 0.05
+    """Share of samples under load with a thermal, hardware or power-brake slowdown. The software power cap is not
+    counted: it is how a loaded card runs."""
+    sample_s: float = 1.0
+    """Pause between two NVML samples while a request runs (never below 0.5)."""
+
+
+DEFAULT = Limits()

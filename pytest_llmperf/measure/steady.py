@@ -1,0 +1,75 @@
+"""When a series of repetitions is steady, when it is known well enough, and what stands out of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def is_steady(values: Sequence[float], tolerance: float) -> bool:
+    """True when a warming server has stopped moving: the last two values agree to ``tolerance``, or the last three do
+    not all move in one direction.
+
+    While kernels compile, caches fill and clocks settle, values move one way. Noise does not: three values of an
+    unchanging but noisy server are in order one time in three only, so noise costs a request or two more and never the
+    whole budget.
+    """
+    if len(values) < 2 or not all(v > 0 and math.isfinite(v) for v in values[-3:]):
+        return False
+    if abs(math.log(values[-1] / values[-2])) <= tolerance:
+        return True
+    if len(values) < 3:
+        return False
+    a, b, c = values[-3:]
+    return not (a < b < c or a > b > c)
+
+
+def robust_spread(values: Sequence[float]) -> float:
+    """Relative standard deviation of one value, from the median absolute deviation of the logs: one wild value of ten
+    leaves it alone. The factor makes it unbiased for normal data (1.4826, times 1 + 0.8/n for small n; Croux &
+    Rousseeuw 1992)."""
+    logs = np.log(np.asarray(values, dtype=float))
+    deviation = float(np.median(np.abs(logs - np.median(logs))))
+    return deviation * 1.4826 * (1 + 0.8 / len(values))
+
+
+def relative_error(values: Sequence[float]) -> float:
+    """Relative standard error of the Hodges-Lehmann estimate over ``values`` (its efficiency is 0.955)."""
+    return robust_spread(values) / math.sqrt(0.955 * len(values)) if len(values) > 1 else math.inf
+
+
+def hiccups(values: Sequence[float]) -> list[tuple[int, float]]:
+    """(index, relative deviation from the median) of values that stand out: five robust deviations and 2 % away."""
+    if len(values) < 4:
+        return []
+    median = float(np.median(values))
+    limit = max(5 * robust_spread(values), 0.02)
+    return [(i, v / median - 1) for i, v in enumerate(values) if v > 0 and abs(math.log(v / median)) > limit]
+
+
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """(relative change from the first to the last repetition by the Theil-Sen line, two-sided p of Kendall's tau).
+
+    The p value is exact (every order is counted); (0, 1) for fewer than four values.
+    """
+    n = len(values)
+    if n < 4:
+        return 0.0, 1.0
+    logs = np.log(np.asarray(values, dtype=float))
+    pairs = [(logs[j] - logs[i], j - i) for i, j in itertools.combinations(range(n), 2)]
+    slope = float(np.median([d / step for d, step in pairs]))
+    score = abs(sum(int(np.sign(d)) for d, _ in pairs))
+    return math.expm1(slope * (n - 1)), _kendall_p(n, score)
+
+
+def _kendall_p(n: int, score: int) -> float:
+    """P(|S| >= score) under no trend, S the number of ordered minus disordered pairs."""
+    counts = [1]  # orders of k values by their number of inversions
+    for k in range(2, n + 1):
+        counts = [sum(counts[max(0, i - k + 1) : i + 1]) for i in range(k * (k - 1) // 2 + 1)]
+    pairs = n * (n - 1) // 2
+    hits = sum(c for inversions, c in enumerate(counts) if abs(pairs - 2 * inversions) >= score)
+    return float(hits / math.factorial(n))

@@ -1,0 +1,90 @@
+"""The times of one request, and the metrics that follow from them (METHOD: definitions of metrics)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmperf.measure.answer import Answer
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One valid request. ``at`` (m,): arrival of each chunk in ms after the request was sent; ``tokens`` (m,): tokens
+    in each, whole numbers when known, an even share otherwise. ``exact`` says that n_1 is known."""
+
+    at: Floats
+    tokens: Floats
+    exact: bool
+
+    @property
+    def total(self) -> float:
+        return float(self.tokens.sum())
+
+    @property
+    def ttft_ms(self) -> float:
+        return float(self.at[0])
+
+    @property
+    def e2e_ms(self) -> float:
+        return float(self.at[-1])
+
+    @property
+    def decode_tok_s(self) -> float:
+        """Tokens after the first chunk / time from first to last chunk; NaN with fewer than two chunks."""
+        span = float(self.at[-1] - self.at[0])
+        return (self.total - float(self.tokens[0])) / span * 1e3 if span > 0 else math.nan
+
+    @property
+    def gaps_ms(self) -> Floats:
+        """(m-1,): time between chunks (ICL)."""
+        return np.diff(self.at)
+
+    def itl_ms(self, *percents: float) -> tuple[float, ...]:
+        """Percentiles of the per-token gap: a chunk of n tokens gives n gaps of 1/n of its own."""
+        gaps, tokens = self.gaps_ms, self.tokens[1:]
+        if gaps.size == 0:
+            return (math.nan,) * len(percents)
+        return weighted_percentiles(gaps / tokens, tokens, percents)
+
+
+def weighted_percentiles(values: Floats, weights: Floats, percents: Sequence[float]) -> tuple[float, ...]:
+    """Linear-interpolation percentiles of ``values``, each repeated ``weights`` times (weights may be fractions).
+
+    With whole weights this is ``numpy.percentile(numpy.repeat(values, weights), percents)``.
+    """
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    ends = np.cumsum(weights)
+    out = []
+    for percent in percents:
+        position = percent / 100 * (ends[-1] - 1)
+        low = np.searchsorted(ends, math.floor(position), side="right")
+        high = np.searchsorted(ends, math.floor(position) + 1, side="right")
+        low, high = min(low, len(values) - 1), min(high, len(values) - 1)
+        part = position - math.floor(position)
+        out.append(float(values[low] * (1 - part) + values[high] * part))
+    return tuple(out)
+
+
+def timing(answer: Answer, sent_ns: int) -> Timing:
+    """Times of an answer whose usage is known. Raises ``ValueError`` when it has no chunk or no usage.
+
+    Without usage in every chunk, n_1 = ceil(N/m) and the rest is spread evenly over the other chunks.
+    """
+    total, m = answer.completion_tokens, len(answer.chunks)
+    if not total or not m:
+        raise ValueError("no chunk with content" if total else "no usage")
+    at = np.array([chunk.at_ns - sent_ns for chunk in answer.chunks], dtype=float) / 1e6
+    known = [chunk.tokens for chunk in answer.chunks if chunk.tokens is not None]
+    if len(known) == m:
+        return Timing(at, np.array(known, dtype=float), True)
+    first = math.ceil(total / m)
+    rest = (total - first) / (m - 1) if m > 1 else 0.0
+    return Timing(at, np.array([first, *[rest] * (m - 1)], dtype=float), m == total)
