@@ -1,0 +1,349 @@
+"""Evaluating the expressions of an engine's code with what is known, saying ``Unknown`` for the rest.
+
+Only operations on plain values that we made ourselves are carried out; nothing of the engine runs.
+"""
+
+from __future__ import annotations
+
+import abc
+import ast
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_llmperf.inspection.names import MISSING, Module, Names
+from pytest_llmperf.inspection.source import Place
+from pytest_llmperf.inspection.values import Class, Function, Member, Object, Record, Text, Unknown, describe
+
+#: What an operation on plain values may raise; the answer is then unknown.
+FAILURES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_LARGE = 100_000
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitOr: operator.or_,
+    ast.BitAnd: operator.and_,
+    ast.LShift: operator.lshift,
+}
+_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_PLAIN = (str, int, float, list, tuple, dict, set, frozenset, type(None))
+
+
+@dataclass(eq=False)
+class Frame:
+    """One activation of a function. ``relevant``: what it does can change the answer."""
+
+    module: Module
+    function: str
+    locals: dict[str, Any] = field(default_factory=dict)
+    owner: Class | None = None
+    relevant: bool = False
+    depth: int = 0
+    lines: tuple[int, int] = (0, 0)
+
+    def place(self, node: ast.AST) -> Place:
+        return Place(self.module.path, getattr(node, "lineno", 0))
+
+
+def text_of(node: ast.AST) -> str:
+    """The expression as source on one line, shortened."""
+    text = " ".join(ast.unparse(node).split())
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+class Expressions(abc.ABC):
+    """Evaluates expressions; calls and attributes are the subclasses' business."""
+
+    names: Names
+
+    @abc.abstractmethod
+    def attribute(self, base: Any, name: str, at: Place) -> Any: ...
+
+    @abc.abstractmethod
+    def call_node(self, node: ast.Call, frame: Frame) -> Any: ...
+
+    @abc.abstractmethod
+    def decide(self, text: str, at: Place) -> bool: ...
+
+    @abc.abstractmethod
+    def tick(self) -> None: ...
+
+    def evaluate(self, node: ast.expr | None, frame: Frame) -> Any:
+        """The value of an expression, ``Unknown`` where the source does not tell."""
+        if node is None:
+            return None
+        self.tick()
+        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is None:
+            return Unknown(text_of(node))
+        return handler(node, frame)
+
+    def truth(self, value: Any) -> bool | None:
+        """True, False, or None when it cannot be told."""
+        if isinstance(value, Unknown):
+            return None
+        return bool(value) if isinstance(value, _PLAIN) else True
+
+    def name(self, name: str, frame: Frame) -> Any:
+        if name in frame.locals:
+            return frame.locals[name]
+        value = self.names.in_module(frame.module, name)
+        if value is MISSING:
+            value = self.names.natives.get(f"builtins.{name}", Unknown(name))
+        return value
+
+    def _constant(self, node: ast.Constant, frame: Frame) -> Any:
+        return Text(node.value, frame.place(node)) if isinstance(node.value, str) else node.value
+
+    def _name(self, node: ast.Name, frame: Frame) -> Any:
+        return self.name(node.id, frame)
+
+    def _attribute(self, node: ast.Attribute, frame: Frame) -> Any:
+        return self.attribute(self.evaluate(node.value, frame), node.attr, frame.place(node))
+
+    def _call(self, node: ast.Call, frame: Frame) -> Any:
+        return self.call_node(node, frame)
+
+    def _boolop(self, node: ast.BoolOp, frame: Frame) -> Any:
+        stops = isinstance(node.op, ast.Or)
+        open_parts: list[str] = []
+        value: Any = None
+        for part in node.values:
+            value = self.evaluate(part, frame)
+            truth = self.truth(value)
+            if truth is None:
+                open_parts.append(value.text)
+            elif truth is stops:
+                # An earlier open part does not matter: it could only have given the same truth.
+                return value if not open_parts or not stops else True
+        if open_parts:
+            return Unknown((" or " if stops else " and ").join(open_parts))
+        return value
+
+    def _unaryop(self, node: ast.UnaryOp, frame: Frame) -> Any:
+        value = self.evaluate(node.operand, frame)
+        if isinstance(node.op, ast.Not):
+            truth = self.truth(value)
+            return Unknown(f"not ({value.text})") if truth is None else not truth
+        if isinstance(node.op, ast.USub) and isinstance(value, (int, float)):
+            return -value
+        return Unknown(text_of(node))
+
+    def _binop(self, node: ast.BinOp, frame: Frame) -> Any:
+        left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
+        operation = _BINARY.get(type(node.op))
+        if operation is None or not (isinstance(left, _PLAIN) and isinstance(right, _PLAIN)):
+            return Unknown(text_of(node))
+        if isinstance(node.op, (ast.Mult, ast.LShift, ast.Mod)) and _too_large(left, right):
+            return Unknown(text_of(node))
+        try:
+            result = operation(left, right)
+        except FAILURES:
+            return Unknown(text_of(node))
+        return Text(result, frame.place(node)) if isinstance(result, str) else result
+
+    def _compare(self, node: ast.Compare, frame: Frame) -> Any:
+        left = self.evaluate(node.left, frame)
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.evaluate(comparator, frame)
+            result = self.compare(op, left, right)
+            if result is None:
+                return Unknown(_comparison_text(node, left, right))
+            if not result:
+                return False
+            left = right
+        return True
+
+    def compare(self, op: ast.cmpop, left: Any, right: Any) -> bool | None:
+        """The result of one comparison, None when it cannot be told."""
+        if isinstance(op, (ast.In, ast.NotIn)):
+            inside = self._contains(right, left)
+            return inside if inside is None or isinstance(op, ast.In) else not inside
+        if isinstance(left, Unknown) or isinstance(right, Unknown):
+            same = isinstance(left, Unknown) and left == right and isinstance(op, (ast.Eq, ast.Is))
+            return True if same else None
+        if isinstance(op, (ast.Is, ast.Eq)):
+            return self._same(left, right)
+        if isinstance(op, (ast.IsNot, ast.NotEq)):
+            same = self._same(left, right)
+            return None if same is None else not same
+        try:
+            return bool(_ORDER[type(op)](left, right))
+        except FAILURES:
+            return None
+
+    def _same(self, left: Any, right: Any) -> bool | None:
+        if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)) and type(left) is type(right):
+            results = [self.compare(ast.Eq(), a, b) for a, b in zip(left, right, strict=False)]
+            return None if None in results else len(left) == len(right) and all(results)
+        if isinstance(left, Class) and isinstance(right, Class):
+            return left.node is right.node
+        if isinstance(left, Member) != isinstance(right, Member):
+            value, other = (left.value, right) if isinstance(left, Member) else (right.value, left)
+            return None if isinstance(value, Unknown) else bool(value == other) and not isinstance(other, Object)
+        return bool(left == right)
+
+    def _contains(self, container: Any, item: Any) -> bool | None:
+        if isinstance(container, Class) and self.names.is_enum(container):
+            return None
+        if not isinstance(container, (str, list, tuple, dict, set, frozenset)):
+            return None
+        if isinstance(container, str):
+            return item in container if isinstance(item, str) else None
+        results = [self.compare(ast.Eq(), item, x) for x in container]
+        return True if True in results else None if None in results else False
+
+    def _ifexp(self, node: ast.IfExp, frame: Frame) -> Any:
+        truth = self.truth(condition := self.evaluate(node.test, frame))
+        if truth is None:
+            if not frame.relevant:
+                return Unknown(text_of(node))
+            truth = self.decide(condition.text, frame.place(node.test))
+        return self.evaluate(node.body if truth else node.orelse, frame)
+
+    def _namedexpr(self, node: ast.NamedExpr, frame: Frame) -> Any:
+        frame.locals[node.target.id] = value = self.evaluate(node.value, frame)
+        return value
+
+    def _elements(self, nodes: Iterable[ast.expr], frame: Frame) -> list[Any] | None:
+        out: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                inner = self.evaluate(node.value, frame)
+                if not isinstance(inner, (list, tuple, set, frozenset)):
+                    return None
+                out.extend(inner)
+            else:
+                out.append(self.evaluate(node, frame))
+        return out
+
+    def _list(self, node: ast.List, frame: Frame) -> Any:
+        items = self._elements(node.elts, frame)
+        return Unknown(text_of(node)) if items is None else items
+
+    def _tuple(self, node: ast.Tuple, frame: Frame) -> Any:
+        items = self._elements(node.elts, frame)
+        return Unknown(text_of(node)) if items is None else tuple(items)
+
+    def _set(self, node: ast.Set, frame: Frame) -> Any:
+        """Kept as a tuple: its members may be values of ours that do not hash."""
+        return self._tuple(ast.copy_location(ast.Tuple(node.elts, ast.Load()), node), frame)
+
+    def _dict(self, node: ast.Dict, frame: Frame) -> Any:
+        out: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            worth = self.evaluate(value, frame)
+            if key is None:
+                if not isinstance(worth, dict):
+                    return Unknown(text_of(node))
+                out.update(worth)
+                continue
+            name = self.evaluate(key, frame)
+            try:
+                out[name] = worth
+            except TypeError:
+                return Unknown(text_of(node))
+        return out
+
+    def _joinedstr(self, node: ast.JoinedStr, frame: Frame) -> Any:
+        parts = [
+            self.evaluate(p.value, frame) if isinstance(p, ast.FormattedValue) else self.evaluate(p, frame)
+            for p in node.values
+        ]
+        if any(not isinstance(p, (str, int, float)) or isinstance(p, bool) for p in parts):
+            return Unknown("".join(str(p) if isinstance(p, str) else f"{{{describe(p)}}}" for p in parts))
+        return Text("".join(str(p) for p in parts), frame.place(node))
+
+    def _lambda(self, node: ast.Lambda, frame: Frame) -> Any:
+        return Function(frame.module, node, "<lambda>", frame.owner, frame.locals)
+
+    def _subscript(self, node: ast.Subscript, frame: Frame) -> Any:
+        base = self.evaluate(node.value, frame)
+        if isinstance(node.slice, ast.Slice):
+            bounds = [self.evaluate(b, frame) for b in (node.slice.lower, node.slice.upper, node.slice.step)]
+            index: Any = slice(*bounds)
+            if any(isinstance(b, Unknown) for b in bounds):
+                return Unknown(text_of(node))
+        else:
+            index = self.evaluate(node.slice, frame)
+        if isinstance(base, Class) and isinstance(index, str) and self.names.is_enum(base):
+            return self.names.enum_member(base, str(index), frame.place(node)) or Unknown(text_of(node))
+        if isinstance(base, Unknown) or isinstance(index, Unknown):
+            return Unknown(text_of(node))
+        try:
+            return base[index]
+        except FAILURES:
+            return Unknown(text_of(node))
+
+    def _comprehension(
+        self, generators: list[ast.comprehension], element: Callable[[Frame], Any], frame: Frame
+    ) -> list[Any] | None:
+        if len(generators) != 1:
+            return None
+        generator = generators[0]
+        items = self.evaluate(generator.iter, frame)
+        if isinstance(items, dict):
+            items = list(items)
+        if not isinstance(items, (list, tuple, set, frozenset)):
+            return None
+        inner = Frame(frame.module, frame.function, dict(frame.locals), frame.owner, frame.relevant, frame.depth)
+        out: list[Any] = []
+        for item in items:
+            self.bind(generator.target, item, inner)
+            truths = [self.truth(self.evaluate(test, inner)) for test in generator.ifs]
+            if None in truths:
+                return None
+            if all(truths):
+                out.append(element(inner))
+        return out
+
+    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, frame: Frame) -> Any:
+        items = self._comprehension(node.generators, lambda f: self.evaluate(node.elt, f), frame)
+        return Unknown(text_of(node)) if items is None else items
+
+    _generatorexp = _listcomp
+    _setcomp = _listcomp
+
+    def _dictcomp(self, node: ast.DictComp, frame: Frame) -> Any:
+        pairs = self._comprehension(
+            node.generators, lambda f: (self.evaluate(node.key, f), self.evaluate(node.value, f)), frame
+        )
+        try:
+            return Unknown(text_of(node)) if pairs is None else dict(pairs)
+        except TypeError:
+            return Unknown(text_of(node))
+
+    def bind(self, target: ast.expr, value: Any, frame: Frame) -> None:
+        """Assign to a name or unpack; other targets are the statements' business."""
+        if isinstance(target, ast.Name):
+            frame.locals[target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            fits = isinstance(value, (tuple, list, Record)) and len(value) == len(target.elts)
+            for i, part in enumerate(target.elts):
+                self.bind(part, value[i] if fits else Unknown(text_of(part)), frame)
+
+
+def _too_large(left: Any, right: Any) -> bool:
+    """Would a repetition or a shift make something huge?"""
+    sizes = [len(x) if isinstance(x, (str, list, tuple)) else 1 for x in (left, right)]
+    counts = [abs(x) if isinstance(x, int) else 1 for x in (left, right)]
+    return (max(sizes) > 1 and sizes[0] * sizes[1] * max(counts) > _LARGE) or max(counts) > 2**62
+
+
+def _comparison_text(node: ast.Compare, left: Any, right: Any) -> str:
+    """What is open in a comparison, shown with the values that are known (``page_size == 1``)."""
+    if len(node.ops) == 1 and isinstance(left, Unknown) and isinstance(right, (bool, int, str, type(None))):
+        middle = text_of(ast.Compare(ast.Name("a"), node.ops, [ast.Name("b")]))[1:-1]
+        return f"{left.text}{middle}{describe(right)}"
+    return text_of(node)
