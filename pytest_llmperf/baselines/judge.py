@@ -154,7 +154,7 @@ def _against(
     )
     outcome = _outcome(gate, case, screened, confirmed)
     age = (now - seconds(stored[-1].recorded)) / _DAY
-    path = store.path_of(folder, series).relative_to(folder).as_posix()
+    path = store.path_of(folder, series.test, series.engine, series.fingerprint).relative_to(folder).as_posix()
     deciding = confirmed or screened
     drifting = drift.check(
         series,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_llmperf.baselines import text
+from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series
 from pytest_llmperf.errors import BaselineError
 
@@ -37,16 +38,15 @@ def find(folder: Path, test: str, engine: str) -> list[Series]:
 
 def _at_home(folder: Path, path: Path) -> Series:
     series = read(path)
-    right = path_of(folder, series)
+    right = path_of(folder, series.test, series.engine, series.fingerprint)
     if right != path:
         raise BaselineError(f"{path} was moved or edited by hand: by its content it belongs at {right}; move it there")
     return series
 
 
-def path_of(folder: Path, series: Series) -> Path:
-    """The one file of ``series``."""
-    name = f"{series.fingerprint.label}--{series.fingerprint.key}.toml"
-    return place(folder, series.test, series.engine) / name
+def path_of(folder: Path, test: str, engine: str, fingerprint: Fingerprint) -> Path:
+    """The one file of this test on this engine under this fingerprint."""
+    return place(folder, test, engine) / f"{fingerprint.label}--{fingerprint.key}.toml"
 
 
 def place(folder: Path, test: str, engine: str) -> Path:

@@ -16,8 +16,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -43,6 +44,18 @@ class Fresh:
     @property
     def label(self) -> str:
         return f"{self.test} [{self.engine}]"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form: how an xdist worker hands it to the process that writes."""
+        return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Fresh:
+        """Inverse of ``to_json``."""
+        launches = tuple(
+            StoredLaunch(**{**x, "metrics": {k: tuple(v) for k, v in x["metrics"].items()}}) for x in data["launches"]
+        )
+        return cls(**{**data, "fingerprint": Fingerprint(data["fingerprint"]), "launches": launches})
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,7 @@ def apply(folder: Path, changes: Sequence[Change], state: Path) -> list[str]:
 
 def _apply(folder: Path, change: Change) -> str:
     fresh = change.fresh
-    path = store.path_of(folder, Series(fresh.test, fresh.engine, fresh.fingerprint, ()))
+    path = store.path_of(folder, fresh.test, fresh.engine, fresh.fingerprint)
     series, message = change.onto(store.read(path) if path.exists() else None)
     store.write(path, series)
     return message

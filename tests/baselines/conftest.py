@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from pytest_llmperf.baselines.series import StoredLaunch, utc
+from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 
 DAY = 86_400
 START = 1_770_000_000  # 2026-02-02
@@ -60,3 +61,7 @@ def make_launch(
     spread = (-0.001, -0.0005, 0.0, 0.0005, 0.001)
     values = {name: tuple(mean * (1 + d) for d in spread) for name, mean in means.items()}
     return StoredLaunch(f"launch-{n:04d}", utc(START + n * DAY), host, cache, values, provenance or {"driver": "570"})
+
+
+def path_of(folder: Path, series: Series) -> Path:
+    return store.path_of(folder, series.test, series.engine, series.fingerprint)

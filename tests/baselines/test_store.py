@@ -15,7 +15,7 @@ from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, rounded, seconds, utc
 from pytest_llmperf.errors import BaselineError
 
-from .conftest import DAY, PRINT, START, make_launch
+from .conftest import DAY, PRINT, START, make_launch, path_of
 
 Make = Callable[..., StoredLaunch]
 TEST = "tests/perf/test_decode.py::test_single_stream"
@@ -92,17 +92,17 @@ def test_file_reads_well_and_holds_one_line_per_metric(launch: Make) -> None:
 def test_find_reads_back_what_was_written(tmp_path: Path, launch: Make) -> None:
     one, other = series(launch(1)), replace(series(launch(2)), fingerprint=Fingerprint({"gpu": "NVIDIA L4"}))
     for s in (one, other):
-        assert store.write(store.path_of(tmp_path, s), s)
+        assert store.write(path_of(tmp_path, s), s)
     assert store.find(tmp_path, TEST, "sglang") == [one, other]
     assert store.find(tmp_path, TEST, "vllm") == []
     assert store.find(tmp_path, TEST + "_two", "sglang") == []
     assert store.find(tmp_path / "missing", TEST, "sglang") == []
-    assert list(store.files(tmp_path)) == sorted(store.path_of(tmp_path, s) for s in (one, other))
-    assert list(store.files(tmp_path, "sglang", "l4-x1")) == [store.path_of(tmp_path, other)]
+    assert list(store.files(tmp_path)) == sorted(path_of(tmp_path, s) for s in (one, other))
+    assert list(store.files(tmp_path, "sglang", "l4-x1")) == [path_of(tmp_path, other)]
 
 
 def test_writing_the_same_again_leaves_the_file_alone(tmp_path: Path) -> None:
-    path = store.path_of(tmp_path, series())
+    path = path_of(tmp_path, series())
     store.write(path, series())
     os.utime(path, ns=(1, 1))
     assert not store.write(path, store.read(path))
@@ -176,7 +176,7 @@ BROKEN: list[tuple[str, Callable[[str], str], str]] = [
 
 @pytest.mark.parametrize(("breakage", "says"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])
 def test_a_broken_file_is_named_and_left_alone(tmp_path: Path, breakage: Callable[[str], str], says: str) -> None:
-    path = store.path_of(tmp_path, series())
+    path = path_of(tmp_path, series())
     store.write(path, series())
     broken = breakage(path.read_text())
     path.write_text(broken)
@@ -189,7 +189,7 @@ def test_a_broken_file_is_named_and_left_alone(tmp_path: Path, breakage: Callabl
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
-    path = store.path_of(tmp_path, series())
+    path = path_of(tmp_path, series())
     store.write(path, series())
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BaselineError, match=f"{path} is not UTF-8"):
@@ -197,7 +197,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_wrong_place_is_named(tmp_path: Path) -> None:
-    path = store.path_of(tmp_path, series(test="t.py::test_old"))
+    path = path_of(tmp_path, series(test="t.py::test_old"))
     store.write(path, series(test="t.py::test_old"))
     path.parent.rename(path.parent.with_name("test_new"))
     with pytest.raises(BaselineError, match=f"it belongs at {path}"):
@@ -205,7 +205,7 @@ def test_a_file_in_the_wrong_place_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_way_is_an_error_of_ours(tmp_path: Path) -> None:
-    path = store.path_of(tmp_path, series())
+    path = path_of(tmp_path, series())
     path.mkdir(parents=True)
     with pytest.raises(BaselineError, match="cannot be read"):
         store.find(tmp_path, TEST, "sglang")
@@ -216,23 +216,23 @@ def test_a_folder_in_the_way_is_an_error_of_ours(tmp_path: Path) -> None:
 def test_a_name_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
     odd = series(test="t_\udcff.py::test_a")
     with pytest.raises(BaselineError, match="rename it"):
-        store.write(store.path_of(tmp_path, odd), odd)
+        store.write(path_of(tmp_path, odd), odd)
 
 
 def test_removing_takes_empty_folders_along_and_no_others(tmp_path: Path) -> None:
     one, two = series(test="a/t.py::test_one"), series(test="a/t.py::test_two")
     for s in (one, two):
-        store.write(store.path_of(tmp_path, s), s)
-    store.remove(tmp_path, store.path_of(tmp_path, one))
-    assert list(store.files(tmp_path)) == [store.path_of(tmp_path, two)]
-    assert not store.path_of(tmp_path, one).parent.exists()
-    store.remove(tmp_path, store.path_of(tmp_path, two))
+        store.write(path_of(tmp_path, s), s)
+    store.remove(tmp_path, path_of(tmp_path, one))
+    assert list(store.files(tmp_path)) == [path_of(tmp_path, two)]
+    assert not path_of(tmp_path, one).parent.exists()
+    store.remove(tmp_path, path_of(tmp_path, two))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_stale_temporary_file_is_no_baseline_and_goes_away() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        path = store.path_of(Path(folder), series())
+        path = path_of(Path(folder), series())
         path.parent.mkdir(parents=True)
         path.with_name(f".{path.name}.new").write_text("half a fi")
         assert store.find(Path(folder), TEST, "sglang") == []

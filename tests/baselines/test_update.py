@@ -16,7 +16,7 @@ from pytest_llmperf.baselines.series import KEEP_EPOCHS, KEEP_FIRST, KEEP_LAUNCH
 from pytest_llmperf.baselines.update import Change, Fresh, Refusal, plan
 from pytest_llmperf.errors import BaselineError
 
-from .conftest import PRINT, make_launch
+from .conftest import PRINT, make_launch, path_of
 
 TEST = "tests/perf/test_decode.py::test_single_stream"
 
@@ -56,17 +56,17 @@ def test_launches_that_agree_are_added(tmp_path: Path, state: Path) -> None:
 
 def test_an_improvement_starts_an_epoch_and_keeps_the_old_one(tmp_path: Path, state: Path) -> None:
     record(tmp_path, state, fresh(1, 2))
-    before = store.path_of(tmp_path, stored(tmp_path)).read_text()
+    before = path_of(tmp_path, stored(tmp_path)).read_text()
     (said,) = record(tmp_path, state, fresh(3, value=90, decode_tok_s="improved", ttft_ms="passed"))
     assert "new epoch with 1 launch (decode_tok_s improved); the old one is kept" in said
     assert [ids(e) for e in stored(tmp_path).epochs] == [[1, 2], [3]]
-    assert store.path_of(tmp_path, stored(tmp_path)).read_text().startswith(before)
+    assert path_of(tmp_path, stored(tmp_path)).read_text().startswith(before)
 
 
 def test_a_regression_needs_a_reason(tmp_path: Path, state: Path) -> None:
     record(tmp_path, state, fresh(1))
     slow = fresh(2, value=70, decode_tok_s="regressed", ttft_ms="improved")
-    path = store.path_of(tmp_path, stored(tmp_path))
+    path = path_of(tmp_path, stored(tmp_path))
     before = path.read_bytes()
     for blank in (None, "", "  "):
         (said,) = record(tmp_path, state, slow, accept_regression=blank)
@@ -100,7 +100,7 @@ def test_a_result_without_launches_is_refused() -> None:
 
 def test_the_same_launches_again_change_no_byte(tmp_path: Path, state: Path) -> None:
     record(tmp_path, state, fresh(1, 2))
-    path = store.path_of(tmp_path, stored(tmp_path))
+    path = path_of(tmp_path, stored(tmp_path))
     before = path.stat().st_mtime_ns, path.read_bytes()
     for verdict in ("passed", "improved", "no_baseline"):
         (said,) = record(tmp_path, state, fresh(1, 2, decode_tok_s=verdict))
@@ -128,7 +128,12 @@ def test_epochs_and_launches_are_bounded(tmp_path: Path, state: Path) -> None:
 def test_nothing_but_the_baseline_appears_in_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "baselines"
     record(folder, tmp_path / "state", fresh(1))
-    assert [p for p in folder.rglob("*") if p.is_file()] == [store.path_of(folder, stored(folder))]
+    assert [p for p in folder.rglob("*") if p.is_file()] == [path_of(folder, stored(folder))]
+
+
+def test_fresh_results_travel_as_json() -> None:
+    item = fresh(1, 2, decode_tok_s="improved")
+    assert Fresh.from_json(json.loads(json.dumps(item.to_json()))) == item
 
 
 # -- what another run wrote between plan and apply
@@ -271,7 +276,7 @@ except BaselineError as error:
 
 def test_a_full_disk_loses_nothing(tmp_path: Path, state: Path) -> None:
     record(tmp_path / "b", state, fresh(1))
-    path = store.path_of(tmp_path / "b", stored(tmp_path / "b"))
+    path = path_of(tmp_path / "b", stored(tmp_path / "b"))
     before = path.read_bytes()
     argv = [sys.executable, "-c", FULL_DISK, str(Path(__file__).parents[2]), str(tmp_path / "b"), str(state)]
     said = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -294,7 +299,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, state: Path) -
 def test_a_file_that_broke_meanwhile_is_left_alone(tmp_path: Path, state: Path) -> None:
     record(tmp_path, state, fresh(1))
     change = plan(stored(tmp_path), fresh(2))
-    path = store.path_of(tmp_path, stored(tmp_path))
+    path = path_of(tmp_path, stored(tmp_path))
     path.write_text("<<<<<<< ours\n")
     assert isinstance(change, Change)
     with pytest.raises(BaselineError, match="not valid TOML"):
