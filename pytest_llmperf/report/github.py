@@ -4,8 +4,6 @@ A stranger's text (test names, engines' messages) can neither leave its table ce
 workflow command.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -21,8 +19,11 @@ _ICONS = {
 }  # fmt: skip
 _LEVELS = {"inconclusive": "warning", "improved": "notice"}
 
-#: What can begin markup or end a cell. An underscore inside a word, and dots and colons that begin no link, can not.
-_MARKUP = re.compile(r"[\\`*{}\[\]()<>#!|~&@$^\"']|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=/|\w+:)|(?<=www)\.")
+#: What can begin markup or end a cell. An underscore inside a word, and a colon or dot that begins no link, can not;
+#: neither can parentheses, whose links need brackets.
+_MARKUP = re.compile(r"[\\`*{}\[\]<>#|~&@$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|(?<=www)\.")
+#: What makes a list or a rule of the line it begins.
+_OPENING = re.compile(r"\A(?:(\d+)(?=[.)]\s)|(?=[-+=]))(.)")
 
 #: GitHub cuts a step's summary off at 1 MiB; results beyond this many are counted, not listed.
 MOST_ROWS = 1000
@@ -30,7 +31,16 @@ MOST_ROWS = 1000
 
 def markdown(text: object) -> str:
     """``text`` as inert Markdown: cleaned, with every character that could begin markup as a character reference."""
-    return _MARKUP.sub(lambda m: f"&#{ord(m[0])};", clean(text))
+    return _MARKUP.sub(_reference, clean(text).strip())
+
+
+def block(text: object) -> str:
+    """``markdown`` that may begin a line or a list item."""
+    return _OPENING.sub(lambda m: (m[1] or "") + _reference(m[2]), markdown(text))
+
+
+def _reference(found: re.Match[str] | str) -> str:
+    return f"&#{ord(found[0])};"
 
 
 def summary(session: SessionRecord) -> str:
@@ -65,7 +75,7 @@ def _lines(session: SessionRecord) -> Iterator[str]:
             yield from _explained(result, session)
     yield from _tuning(session)
     closing = [f"**{kind}**: {markdown(text)}" for kind, text in words.messages(session)]
-    closing += [markdown(hint) for hint in words.hints(session)]
+    closing += [block(hint) for hint in words.hints(session)]
     if closing:
         yield ""
         yield from (f"- {line}" for line in closing)
@@ -102,10 +112,10 @@ def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
     icon = _ICONS.get(result.verdict, "")
     yield f"<details><summary>{icon} {markdown(words.title(result))}</summary>"
     yield ""
-    yield markdown(words.headline(result))
+    yield block(words.headline(result))
     yield ""
     for remark in words.remarks(result):
-        yield f"- {markdown(remark)}"
+        yield f"- {block(remark)}"
     if result.differences:
         yield ""
         yield from table(grids.differences(result))

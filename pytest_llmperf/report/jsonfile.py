@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from pytest_llmperf.errors import ConfigError
@@ -22,26 +22,21 @@ def write(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        _replace(target, text)
     except OSError as e:
-        raise ConfigError(
-            f"cannot write the report {target}: {e.strerror or e}; give a path that can be written"
-        ) from e
+        raise ConfigError(f"cannot write the report {target}: {e.strerror or e}; give a path that is writable") from e
+
+
+def _replace(target: Path, text: str) -> None:
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with open(fd, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except OSError as e:
-        raise ConfigError(
-            f"cannot write the report {target}: {e.strerror or e}; give a path that can be written"
-        ) from e
+        temporary.replace(target)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> SessionRecord:
