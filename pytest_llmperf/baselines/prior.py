@@ -6,6 +6,7 @@ are read: some hundred series fix a prior whose weight is capped anyway, and a s
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -108,7 +109,8 @@ def _keep(entry: Path, digest: str, priors: Priors) -> None:
         aside.write_text(json.dumps(data), encoding="utf-8")
         aside.replace(entry)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
 
 
 def _hash(*parts: str) -> str:

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.baselines import drift, prior, store
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.series import Epoch, Series
+from pytest_llmperf.stats import Prior
+
+from .conftest import PRINT, make_launch, path_of
+
+
+def fill(folder: Path, spread: float, count: int = 40, fingerprint: Fingerprint = PRINT, hosts: int = 1) -> None:
+    """``count`` series of five launches whose values differ by ``spread`` (standard deviation of logs)."""
+    rng = random.Random(1)
+    for i in range(count):
+        launches = tuple(
+            make_launch(n, 100 * (1 + rng.gauss(0, spread)) * (1 + 0.2 * (n % hosts)), host=f"h{n % hosts}")
+            for n in range(5 * hosts)
+        )
+        series = Series(f"t.py::test_{i}", "sglang", fingerprint, (Epoch("first recording", launches),))
+        store.write(path_of(folder, series), series)
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.03])
+def test_prior_is_what_the_stored_series_show(tmp_path: Path, state: Path, spread: float) -> None:
+    fill(tmp_path, spread)
+    found = prior.fit(tmp_path, "sglang", PRINT, state)
+    assert found.of("decode_tok_s").s0 == pytest.approx(spread, rel=0.2)
+    assert found.of("ttft_ms") == Prior()
+    assert (found.files, found.broken) == (40, ())
+
+
+def test_hosts_that_differ_do_not_widen_the_launch_spread(tmp_path: Path, state: Path) -> None:
+    fill(tmp_path, 0.004, hosts=2)
+    assert prior.fit(tmp_path, "sglang", PRINT, state).of("decode_tok_s").s0 == pytest.approx(0.004, rel=0.2)
+
+
+def test_other_hardware_and_engines_say_nothing(tmp_path: Path, state: Path) -> None:
+    same_label = Fingerprint({**PRINT.fields, "gpu memory": "80 GiB"})
+    fill(tmp_path, 0.03, fingerprint=same_label)
+    assert prior.fit(tmp_path, "sglang", PRINT, state).of("decode_tok_s") == Prior()
+    assert prior.fit(tmp_path, "vllm", same_label, state).files == 0
+    assert prior.fit(tmp_path, "sglang", same_label, state).of("decode_tok_s") != Prior()
+
+
+def test_an_empty_folder_gives_the_default(tmp_path: Path, state: Path) -> None:
+    assert prior.fit(tmp_path / "none", "sglang", PRINT, state).of("decode_tok_s") == Prior()
+
+
+def test_fit_is_cached_by_content_outside_the_folder(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "b", 0.01)
+    before = sorted((tmp_path / "b").rglob("*"))
+    first = prior.fit(tmp_path / "b", "sglang", PRINT, state)
+    assert sorted((tmp_path / "b").rglob("*")) == before
+    parsed = []
+    monkeypatch.setattr(prior, "parse", lambda *a: parsed.append(a))
+    for path in store.files(tmp_path / "b"):
+        path.touch()
+    assert prior.fit(tmp_path / "b", "sglang", PRINT, state) == first
+    assert not parsed
+    monkeypatch.undo()
+    fill(tmp_path / "b", 0.03)
+    assert prior.fit(tmp_path / "b", "sglang", PRINT, state) != first
+
+
+def test_a_spoilt_or_unwritable_cache_costs_time_only(tmp_path: Path, state: Path) -> None:
+    fill(tmp_path / "b", 0.01)
+    first = prior.fit(tmp_path / "b", "sglang", PRINT, state)
+    for entry in state.iterdir():
+        for text in ("", "[]", "{}", '{"digest": 1}', entry.read_text().replace('"d0"', '"d1"')):
+            entry.write_text(text)
+            assert prior.fit(tmp_path / "b", "sglang", PRINT, state) == first
+    (tmp_path / "file").write_text("")
+    assert prior.fit(tmp_path / "b", "sglang", PRINT, tmp_path / "file") == first
+
+
+def test_broken_files_are_named_and_left_out(tmp_path: Path, state: Path) -> None:
+    fill(tmp_path, 0.01)
+    path = next(store.files(tmp_path))
+    path.write_bytes(b"\xff")
+    found = prior.fit(tmp_path, "sglang", PRINT, state)
+    assert found.broken == (str(path),)
+    assert found == prior.fit(tmp_path, "sglang", PRINT, state)
+
+
+def test_only_a_sample_of_many_files_is_read(tmp_path: Path, state: Path) -> None:
+    fill(tmp_path, 0.01, count=prior.SAMPLE + 10)
+    found = prior.fit(tmp_path, "sglang", PRINT, state)
+    assert found.files == prior.SAMPLE
+    assert found.of("decode_tok_s").s0 == pytest.approx(0.01, rel=0.2)
+
+
+# -- drift
+
+WOBBLE = (0.0, 0.003, -0.002, 0.002, -0.003)
+
+
+def drifting(step: float, count: int = 15) -> Series:
+    launches = tuple(make_launch(n, 100 * (1 + step) ** n * (1 + WOBBLE[n % 5])) for n in range(count))
+    return Series("t.py::test_a", "sglang", PRINT, (Epoch("first recording", launches),))
+
+
+def test_small_steps_that_add_up_are_reported() -> None:
+    fresh = [make_launch(100, 100 * 0.995**15)]
+    said = drift.check(drifting(-0.005), "decode_tok_s", fresh)
+    assert said is not None
+    assert "below the launches of 2026-02-02 to 2026-02-06" in said
+
+
+def test_noise_and_improvement_are_not_drift() -> None:
+    assert drift.check(drifting(0.0), "decode_tok_s", [make_launch(100, 99.8)]) is None
+    assert drift.check(drifting(0.005), "decode_tok_s", [make_launch(100, 108)]) is None
+
+
+def test_direction_counts() -> None:
+    slower = drifting(0.005)
+    said = drift.check(slower, "decode_tok_s", [make_launch(100, 108)], higher_is_better=False)
+    assert said is not None
+    assert "above" in said
+
+
+@pytest.mark.parametrize("count", [1, 5, 6])
+def test_too_few_launches_say_nothing(count: int) -> None:
+    assert drift.check(drifting(-0.05, count), "decode_tok_s", [make_launch(100, 50)]) is None
+
+
+def test_a_launch_that_is_stored_already_is_not_counted_again() -> None:
+    series = drifting(-0.005, 7)
+    assert drift.check(series, "decode_tok_s", [series.current.launches[-1]]) is None
+
+
+def test_a_new_epoch_forgets_the_old_level() -> None:
+    fresh_start = replace(
+        drifting(-0.005), epochs=(*drifting(-0.005).epochs, Epoch("accepted", (make_launch(50, 92),)))
+    )
+    assert drift.check(fresh_start, "decode_tok_s", [make_launch(100, 92)]) is None
