@@ -26,7 +26,7 @@ class EngineSettings:
     """
 
     command: tuple[str, ...] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
     host: str = "127.0.0.1"
     bind: str = "127.0.0.1"
@@ -57,10 +57,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Command:
-    """A program and the variables added to its environment (pytest's own environment is never changed)."""
+    """A program and the variables added to its environment (pytest's own environment is never changed).
 
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    Both may hold secrets, so neither is in ``repr``.
+    """
+
+    argv: tuple[str, ...] = field(repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

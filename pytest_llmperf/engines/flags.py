@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+from pytest_llmperf.server.config import ServerConfig
 
 
 def argv(flags: Mapping[str, Any], *, negate: bool = False) -> list[str]:
@@ -60,3 +63,10 @@ def reserved(engine: str, flags: Mapping[str, Any], places: Mapping[str, str]) -
         for name in flags
         if plain(name) in places
     ]
+
+
+def overridden(config: ServerConfig, fields: Mapping[str, str]) -> ServerConfig:
+    """``config`` with the portable keys that its own flags declare anew; ``fields`` maps flag to portable key."""
+    given = normal(config.flags)
+    changes: dict[str, Any] = {key: given[flag] for flag, key in fields.items() if given.get(flag) is not None}
+    return replace(config, **changes)

@@ -26,7 +26,7 @@ from pytest_llmperf.engines.base import (
     Probe,
     RequestTraits,
 )
-from pytest_llmperf.engines.metrics_text import totals
+from pytest_llmperf.engines.metrics_text import Metrics
 from pytest_llmperf.engines.reading import Reading
 from pytest_llmperf.engines.speculation import Speculation
 from pytest_llmperf.server.config import ServerConfig
@@ -133,16 +133,16 @@ class LlamaCpp(Engine):
         return [m for m in found if m.field != "context_length" or int(m.effective) < int(m.declared)]
 
     def counters(self, metrics: str) -> Counters:
-        values = totals(metrics)
+        m = Metrics(metrics)
         return Counters(
-            generation_tokens=values.get("llamacpp:tokens_predicted_total"),
-            prompt_tokens=values.get("llamacpp:prompt_tokens_total"),
-            cached_tokens=values.get("llamacpp:prompt_tokens_cached_total"),
-            running=values.get("llamacpp:requests_processing"),
-            waiting=values.get("llamacpp:requests_deferred"),
-            drafts=values.get("llamacpp:spec_decode_num_drafts_total"),
-            draft_tokens=values.get("llamacpp:spec_decode_num_draft_tokens_total"),
-            accepted_tokens=values.get("llamacpp:spec_decode_num_accepted_tokens_total"),
+            generation_tokens=m.total("llamacpp:tokens_predicted_total"),
+            prompt_tokens=m.total("llamacpp:prompt_tokens_total"),
+            cached_tokens=m.total("llamacpp:prompt_tokens_cached_total"),
+            running=m.total("llamacpp:requests_processing"),
+            waiting=m.total("llamacpp:requests_deferred"),
+            drafts=m.total("llamacpp:spec_decode_num_drafts_total"),
+            draft_tokens=m.total("llamacpp:spec_decode_num_draft_tokens_total"),
+            accepted_tokens=m.total("llamacpp:spec_decode_num_accepted_tokens_total"),
         )
 
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def totals(text: str) -> dict[str, float]:
-    """Sample name to the sum of its samples; empty when the text is not an exposition."""
-    out: dict[str, float] = {}
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                out[sample.name] = out.get(sample.name, 0.0) + sample.value
-    except ValueError:  # half a body, or an HTML error page
-        return {}
-    return out
+class Metrics:
+    """One body of ``/metrics``; empty when the text is not an exposition (half a body, an HTML error page)."""
 
+    def __init__(self, text: str) -> None:
+        try:
+            self._samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
+        except ValueError:
+            self._samples = []
 
-def first(values: Mapping[str, float], *names: str) -> float | None:
-    """The value of the first of ``names`` that is there: newer names before older ones."""
-    return next((values[n] for n in names if n in values), None)
+    def total(self, *names: str, **labels: str) -> float | None:
+        """Sum over the samples of the first of ``names`` that is there, newer names before older ones."""
+        values = self._values(names, labels)
+        return sum(values) if values else None
+
+    def mean(self, *names: str, **labels: str) -> float | None:
+        """Mean over the same samples: for gauges that each rank or replica tells alike."""
+        values = self._values(names, labels)
+        return sum(values) / len(values) if values else None
+
+    def _values(self, names: Sequence[str], labels: Mapping[str, str]) -> list[float]:
+        for name in names:
+            found = [s for s in self._samples if s.name == name and labels.items() <= s.labels.items()]
+            if found:
+                return [s.value for s in found]
+        return []

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.llamacpp import LlamaCpp
+from pytest_llmperf.engines.sglang import SGLang
+from pytest_llmperf.engines.vllm import VLLM
 
 
 def builtin() -> dict[str, Engine]:
     """A fresh adapter of each built-in engine by its name."""
-    return {engine.name: engine for engine in (LlamaCpp(),)}
+    return {engine.name: engine for engine in (LlamaCpp(), SGLang(), VLLM())}

@@ -30,7 +30,12 @@ class Speculation:
 
     @staticmethod
     def problems(
-        engine: str, mapping: Mapping[str, Any], methods: Collection[str], *, unsupported: Sequence[str] = ()
+        engine: str,
+        mapping: Mapping[str, Any],
+        methods: Collection[str],
+        *,
+        unsupported: Sequence[str] = (),
+        needed: Sequence[str] = (),
     ) -> list[str]:
         """What ``engine``, which offers ``methods``, cannot honour in ``mapping``, one sentence each."""
         known = [f.name for f in fields(Speculation) if f.name not in unsupported]
@@ -47,6 +52,7 @@ class Speculation:
             )
         if mapping.get("model") is None and method in ("eagle", "eagle3", "draft_model"):
             found.append(f"speculative method {method!r} needs a model: speculative={{'model': ...}}")
+        found += [f"{engine} needs speculative={{{key!r}: ...}}" for key in needed if mapping.get(key) is None]
         for key in ("num_tokens", "num_steps", "topk"):
             value = mapping.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

@@ -1,7 +1,7 @@
 """A small random Llama that every engine here can serve, made on the spot: no download, the same bytes everywhere.
 
 About 28 million parameters, so that one CPU thread decodes slowly enough for a client to time. Weights are small
-integers times a power of two: exact in bfloat16 and in float16, so that every engine loads the same values, whatever
+integers times a power of two: exact in float16 and in bfloat16, so that every engine loads the same values, whatever
 any library's floating point does.
 
 Layers are random; input and output embeddings are paired so that greedy decoding walks phrases of 32 printable
@@ -194,7 +194,7 @@ def _write_json(folder: Path) -> None:
             "attention_bias": False,
             "mlp_bias": False,
             "tie_word_embeddings": False,
-            "torch_dtype": "bfloat16",
+            "torch_dtype": "float16",
             **ids,
         },
         "generation_config.json": ids,
