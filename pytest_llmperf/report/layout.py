@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ def shorten(text: str, width: int, ellipsis: str) -> str:
 
 def bar(result: Result, glyphs: Glyphs, width: int = 11) -> str:
     """Where the value lies within its band, the baseline at the cross; empty without a band or a value."""
-    if result.band is None or result.value is None:
+    if result.band is None or result.value is None or math.isnan(result.value):
         return ""
     (low, high), left, right = result.band, 2, width - 3
     if not low < high:
@@ -132,10 +133,11 @@ def _squeeze(sizes: list[int], shown: Sequence[int], room: int) -> None:
         if sizes[0] > NAME:
             sizes[0] = max(sizes[0] - excess, NAME)
             continue
-        widest = max(shown, key=lambda i: sizes[i])
-        if sizes[widest] <= 2:
+        second, largest = sorted(sizes[i] for i in shown)[-2:] if len(shown) > 1 else (0, sizes[0])
+        if largest <= 2:
             break
-        sizes[widest] -= 1
+        widest = next(i for i in shown if sizes[i] == largest)
+        sizes[widest] -= min(excess, max(largest - second, 1), largest - 2)
 
 
 def _fitting(columns: Sequence[Column], sizes: Sequence[int], width: int) -> list[int]:

@@ -41,7 +41,8 @@ def clean(text: object, *, lines: bool = False, ascii_only: bool = False) -> str
     out = _ESCAPES.sub("", str(text))
     if lines:
         out = out.replace("\r\n", "\n").expandtabs(4)
-    out = "".join(_visible(c, lines=lines, ascii_only=ascii_only) for c in out)
+    if not out.isprintable() or (ascii_only and not out.isascii()):
+        out = "".join(_visible(c, lines=lines, ascii_only=ascii_only) for c in out)
     return out.replace("##[", "## [")
 
 
@@ -61,7 +62,7 @@ def number(value: float | None) -> str:
         return "nan" if math.isnan(value) else f"{value}"
     if value == 0:
         return "0"
-    digits = 3 - math.floor(math.log10(abs(value)))
+    digits = 3 - int(f"{value:.3e}".partition("e")[2])
     return f"{value:.{min(max(digits, 0), 9)}f}"
 
 
@@ -98,9 +99,9 @@ def seconds(value: float | None) -> str:
     """``0.42 s``, ``8.1 s``, ``212 s``, ``1 h 02 min``."""
     if value is None:
         return MISSING
-    if value < 10:
+    if value < 9.95:
         return f"{value:.2g} s" if value < 1 else f"{value:.1f} s"
-    if value < 600:
+    if value < 599.5:
         return f"{value:.0f} s"
     minutes = round(value / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

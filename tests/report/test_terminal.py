@@ -1,0 +1,235 @@
+"""The terminal's report: aligned, within its width, inert, as loud as asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from pytest_llmperf.report import layout, terminal
+from pytest_llmperf.report.records import BaselineRef, Result, SessionRecord
+from tests.report import samples
+from tests.report.hostile import hostile
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+SESSIONS = {"full": samples.FULL, "green": samples.GREEN, "empty": samples.EMPTY, "hostile": hostile()}
+
+
+def _row(out: str, test: str) -> str:
+    return next(line for line in out.splitlines() if re.match(rf"[^│|▸>].{test}", line))
+
+
+@pytest.mark.parametrize("unicode", [True, False])
+@pytest.mark.parametrize("width", [10, 40, 80, 140])
+@pytest.mark.parametrize("name", SESSIONS)
+def test_no_line_is_wider_than_the_terminal(name: str, width: int, unicode: bool) -> None:
+    for verbosity in (-1, 0, 1):
+        out = terminal.render(SESSIONS[name], width=width, verbosity=verbosity, unicode=unicode)
+        assert max(cell_len(line) for line in out.splitlines()) <= max(width, 20)
+        assert unicode or out.isascii()
+        assert out.endswith("\n")
+
+
+@pytest.mark.parametrize("width", [70, 80, 100, 120, 140, 160, 200])
+def test_columns_are_aligned_and_whole(width: int) -> None:
+    """Every cell that is shown is shown whole, under its heading, in each server's group."""
+    out = terminal.render(samples.FULL, width=width)
+    heading, *_ = out.splitlines()
+    at = heading.index("band")
+    for r in samples.FULL.results:
+        row = _row(out, re.escape(r.nodeid.partition("::")[2])[:6])
+        if r.band:
+            assert re.match(r"\[[\d.]+, [\d.]+\]( |$)", row[at:])
+        assert "…" not in row.split("  ", 1)[1]
+    assert {"value", "band", "verdict"} <= set(heading.split())
+    if width >= 80:
+        assert {"k", "MDE", "change"} <= set(heading.split())
+    if width >= 120:
+        assert {"baseline", "target"} <= set(heading.split())
+    if width >= 140:
+        assert {"metric", "unit"} <= set(heading.split())
+
+
+def test_the_whole_row() -> None:
+    out = terminal.render(samples.FULL, width=180)
+    assert " ".join(_row(out, "test_single_stream").split()) == (
+        "✗ test_single_stream decode_tok_s 63.61 tok/s [80.87, 84.16] ◀ ├──┼──┤ 82.51 5 82.50 -22.9% regressed 2.1%"
+    )
+    assert "├─●┼──┤" in _row(out, "test_long_prompt")
+    assert _row(out, r"test_load").split()[-1] == "6.7%!"
+    assert "prior" in _row(out, r"test_load")
+
+
+def test_several_metrics_of_one_test_stay_apart_when_narrow() -> None:
+    ttft = replace(samples.PASSED, metric="ttft_ms", unit="ms")
+    out = terminal.render(SessionRecord({}, (samples.SGLANG,), (samples.PASSED, ttft)), width=60)
+    assert "decode_tok_s" in out
+    assert "ttft_ms" in out
+
+
+def test_grouped_by_server() -> None:
+    lines = terminal.render(samples.FULL, width=140).splitlines()
+    servers = [i for i, line in enumerate(lines) if line.startswith("▸")]
+    assert [lines[i] for i in servers] == [
+        "▸ sglang Kimi-K2.5 tp=8  3f2a91c0b7de  3 launches, start-up 212 s, 181 s, 184 s",
+        "▸ vllm Kimi-K2.5 tp=8  9be07745aa10  1 launch, start-up 242 s",
+        "▸ vllm Kimi-K2.5 tp=8  77aa01ff02c3  no launch",
+    ]
+    assert sum("decode_tok_s" in line for line in lines[servers[1] : servers[2]]) == 1
+    assert any("could not start: CUDA out of memory" in line for line in lines[servers[2] :])
+
+
+def test_a_regression_explains_itself() -> None:
+    out = terminal.render(samples.FULL, width=200)
+    block = out[out.index("✗ regressed: tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s)") :]
+    block = block[: block.index("\n\n")]
+    for said in ("63.61 tok/s over 3 launches", "-22.9% against the baseline's 82.51 tok/s over 5 launches",
+                 "band [80.87, 84.16]", "target 82.50 tok/s", "smallest drop it could have seen 2.1%",
+                 "below the band on 2 fresh launches"):  # fmt: skip
+        assert said in block
+    assert re.search(r"engine version +0\.5\.16 +0\.5\.17", block)
+    assert re.search(r"NCCL_PROTO +- +LL", block)
+
+
+def test_guards_are_told_with_their_advice() -> None:
+    out = terminal.render(samples.FULL, width=200)
+    assert "gpu clock: SM clock 480 MHz, under 70 % of 1965 MHz (look for a power cap or a stuck clock)" in out
+    assert "host load" not in out
+
+
+def test_what_is_said_at_the_end() -> None:
+    out = terminal.render(samples.FULL, width=200)
+    assert "unused: baselines/test_old_name.sglang.1a2b3c4d.toml belongs to no test of this run" in out
+    assert out.index("refused: ") < out.index("unused: ") < out.index("update: ")
+    assert "INCONCLUSIVE: 1 result not judged, neither passed nor failed: test_acceptance" in out
+    assert "pytest --update-baselines --launches 3" in out
+    last = out.splitlines()[-1]
+    assert last.startswith("llmperf: 1 invalid, 1 regressed, 1 inconclusive, ")
+    assert "10 metrics gated at alpha 0.10% each (1.0% for the session); 4 launches; 37 min" in last
+
+
+def test_green_is_brief_and_says_what_it_could_not_see() -> None:
+    out = terminal.render(samples.GREEN, width=200)
+    assert "INCONCLUSIVE" not in out
+    assert "reproduce" not in out
+    assert "underpowered: the smallest drop it could have seen, 6.7%, is over its max_regression; 4 more" in out
+
+
+def test_nothing_measured_is_said() -> None:
+    assert terminal.render(samples.EMPTY, width=80) == "llmperf: nothing was measured\n"
+
+
+def test_quiet_gives_problems_and_one_line() -> None:
+    out = terminal.render(samples.FULL, width=200, verbosity=-1)
+    assert "test_long_prompt" not in out
+    assert "✗ regressed: tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s): 63.61 tok/s" in out
+    assert "could not start" in out
+    assert "INCONCLUSIVE" in out
+    assert terminal.render(samples.GREEN, width=200, verbosity=-1).count("\n") == 1
+
+
+def test_verbose_gives_launches_and_repetitions() -> None:
+    out = terminal.render(samples.FULL, width=200, verbosity=1)
+    assert re.search(r"20261103T102400-b2 +confirm +63\.71 +63\.80 63\.69 63\.75 63\.71 63\.66", out)
+    assert "effective engine_version=0.5.17" in out
+    assert "other host" in out
+    assert "reproduce: pytest tests/perf/test_decode.py::test_single_stream --engine sglang" in out
+
+
+def test_colour_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "30")):
+        monkeypatch.setenv(name, value)
+    plain = terminal.render(samples.FULL, width=140)
+    coloured = terminal.render(samples.FULL, width=140, color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mregressed" in coloured
+    assert ANSI.sub("", coloured) == plain
+
+
+@pytest.mark.parametrize("width", [*range(20, 120, 7)])
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+def test_a_strangers_text_never_begins_a_line(width: int, verbosity: int) -> None:
+    """A runner reads ``::command::`` at the start of a line as a command, leading blanks aside."""
+    ours = re.compile(r"[│▸✓✗▲▼?] |llmperf: |  |gap |sweep |load |$")
+    for line in terminal.render(hostile(), width=width, verbosity=verbosity).splitlines():
+        assert ours.match(line), line
+        assert not line.lstrip().startswith("::")
+        assert "##[" not in line
+
+
+def test_sweep_and_gap() -> None:
+    out = terminal.render(samples.FULL, width=140)
+    assert re.search(r"▼ test_single_stream .* 63\.61 +vllm +82\.53 +0\.771x +\[0\.759, 0\.783\] +3 vs 1", out)
+    sweep = out[out.index("sweep nccl on sglang") :]
+    order = [sweep.index(s) for s in ("base  ", "trtllm_mla", "nccl.proto=LL", "nccl.proto=Simple", "=triton")]
+    assert order == sorted(order)
+    assert "no credible effect" in sweep
+    assert "did not start: unsupported architecture sm_100" in sweep
+    assert "peak 2370 tok/s, knee at 48 streams, max running requests 48" in out
+
+
+def test_lower_is_better_sorts_the_other_way() -> None:
+    sweep = replace(samples.SWEEP, higher_is_better=False)
+    out = terminal.render(SessionRecord({}, sweeps=(sweep,)), width=140)
+    assert out.index("=Simple") < out.index("=trtllm_mla")
+    assert re.search(r"▲ nccl.proto=Simple.*better", out)
+
+
+def _bar(value: float, low: float, high: float, center: float) -> str:
+    result = replace(samples.PASSED, value=value, band=(low, high), baseline=BaselineRef("p", 3, center))
+    return layout.bar(result, layout.UNICODE)
+
+
+@pytest.mark.parametrize(
+    ("value", "drawn"),
+    [
+        (100.0, "  ├──●──┤  "),
+        (97.0, "  ●──┼──┤  "),
+        (103.0, "  ├──┼──●  "),
+        (101.0, "  ├──┼●─┤  "),
+        (96.0, " ●├──┼──┤  "),
+        (90.0, "◀ ├──┼──┤  "),
+        (110.0, "  ├──┼──┤ ▶"),
+    ],
+)
+def test_the_bar(value: float, drawn: str) -> None:
+    assert _bar(value, 97, 103, 100) == drawn
+
+
+def test_the_bar_of_odd_numbers() -> None:
+    assert _bar(1.0, 1.0, 1.0, 1.0) == ""
+    assert _bar(float("inf"), 1.0, 2.0, 1.5)[-1] == "▶"
+    assert _bar(float("nan"), 1.0, 2.0, 1.5) == ""
+    assert layout.bar(samples.INVALID, layout.UNICODE) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [
+        ("abcdef", 6, "abcdef"),
+        ("abcdefgh", 6, "abc…gh"),
+        ("模型模型模型", 7, "模…型"),
+        ("abcdef", 2, "ab"),
+        ("abc", 0, ""),
+    ],
+)
+def test_shorten(text: str, width: int, short: str) -> None:
+    assert layout.shorten(text, width, "…") == short
+    assert cell_len(short) <= width
+
+
+def test_names_are_as_short_as_they_can_be() -> None:
+    def named(*nodeids: str) -> str:
+        results = tuple(replace(samples.PASSED, nodeid=n) for n in nodeids)
+        return terminal.render(SessionRecord({}, (samples.SGLANG,), results), width=120)
+
+    assert "✓ test_x " in named("a/test_1.py::test_x", "a/test_1.py::test_y")
+    assert "✓ test_2.py::test_x " in named("a/test_1.py::test_x", "a/test_2.py::test_x")
+    assert "✓ b/test_1.py::test_x " in named("a/test_1.py::test_x", "b/test_1.py::test_x")
+
+
+def test_a_result_without_a_server_record_is_still_shown() -> None:
+    lone: Result = replace(samples.PASSED, server="gone")
+    assert "test_long_prompt" in terminal.render(SessionRecord({}, (), (lone,)), width=100)
