@@ -25,8 +25,8 @@ _MARKUP = re.compile(r"[\\`*{}\[\]<>#|~&@$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|
 #: What makes a list or a rule of the line it begins.
 _OPENING = re.compile(r"\A(?:(\d+)(?=[.)]\s)|(?=[-+=]))(.)")
 
-#: GitHub cuts a step's summary off at 1 MiB; results beyond this many are counted, not listed.
-MOST_ROWS = 1000
+#: GitHub refuses a step's summary above 1 MiB; results and explanations beyond these are counted, not listed.
+MOST_ROWS, MOST_EXPLAINED = 1000, 100
 
 
 def markdown(text: object) -> str:
@@ -70,9 +70,12 @@ def _lines(session: SessionRecord) -> Iterator[str]:
         if len(results) > MOST_ROWS:
             yield ""
             yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
-    for result in session.results[:MOST_ROWS]:
-        if result.verdict != "passed" or result.required_launches:
-            yield from _explained(result, session)
+    notable = [r for r in session.results if r.verdict != "passed" or r.required_launches]
+    for result in notable[:MOST_EXPLAINED]:
+        yield from _explained(result, session)
+    if len(notable) > MOST_EXPLAINED:
+        yield ""
+        yield f"... and {len(notable) - MOST_EXPLAINED} more to explain; the HTML report has all of them"
     yield from _tuning(session)
     closing = [f"**{kind}**: {markdown(text)}" for kind, text in words.messages(session)]
     closing += [block(hint) for hint in words.hints(session)]
