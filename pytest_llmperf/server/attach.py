@@ -17,7 +17,7 @@ from pytest_llmperf.server.launch import Launch, new_id
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.masking import Masker
 from pytest_llmperf.server.process import Remains
-from pytest_llmperf.server.readiness import check_model, completion, completion_problem
+from pytest_llmperf.server.readiness import COMPLETIONS, check_model, completion, completion_problem
 from pytest_llmperf.server.server import Server, mismatch_text
 
 #: Seconds that its first completion may take (it may have kernels to compile).
@@ -72,7 +72,7 @@ def attach(config: ServerConfig, engine: Engine, endpoint: Endpoint, api_key_env
 
     began = time.monotonic()
     check_model(endpoint, engine.model_name(config), error)
-    exchange = http.Exchange(endpoint, "POST", "/v1/completions", completion(engine, config), timeout=PATIENCE_S)
+    exchange = http.Exchange(endpoint, "POST", COMPLETIONS, completion(engine, config), timeout=PATIENCE_S)
     answer = exchange.answer()
     if answer.status == 0:
         raise error(f"no answer ({answer.text})", "check that the server is up and --llmperf-url is right")

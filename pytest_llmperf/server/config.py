@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-_SECRET_NAME = re.compile(r"(?i)(token|secret|passw|api_?key|access_?key|private_?key|credential|auth)")
+#: Words of a name that say its value is a secret. ``tokens`` and ``tokenizer`` are other words.
+_SECRET_WORDS = frozenset({"token", "secret", "secrets", "password", "passwd", "passphrase", "auth", "authorization"})
+_SECRET_PARTS = re.compile(r"credential|(?:api|access|private|secret)key|passw")
 MASK = "***"
 
 #: Fields that steer a launch without making it another server.
@@ -19,15 +21,25 @@ _NOT_IDENTITY = frozenset({"startup_timeout", "allow_mismatch"})
 
 def is_secret(name: str) -> bool:
     """True when a variable or flag of this name usually holds a secret (``HF_TOKEN``, ``--api-key``)."""
-    return bool(_SECRET_NAME.search(name)) and not name.lower().endswith(("tokens", "tokenizer", "token_ids"))
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    return not _SECRET_WORDS.isdisjoint(words) or bool(_SECRET_PARTS.search("".join(words)))
 
 
 def mask(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same mapping with the values of secret names replaced, also inside nested mappings."""
+    """The same mapping with the values of secret names replaced, also inside nested mappings.
+
+    Numbers and switches are no secrets (``token_budget``: 4).
+    """
     return {
-        k: MASK if is_secret(k) and v is not None else mask(v) if isinstance(v, Mapping) else v
+        k: mask(v) if isinstance(v, Mapping) else MASK if is_secret(k) and _may_be_secret(v) else v
         for k, v in values.items()
     }
+
+
+def _may_be_secret(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_may_be_secret, value))
+    return isinstance(value, (str, bytes)) and not value.isdigit()
 
 
 def _frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -94,6 +106,10 @@ class ServerConfig:
         """Short name for people: engine, model's last path component, tp when above one."""
         tp = f" tp={self.tp}" if self.tp > 1 else ""
         return f"{self.engine} {self.model.rstrip('/').rsplit('/', 1)[-1]}{tp}"
+
+    def __repr__(self) -> str:
+        """Without secrets: this may end up in a traceback."""
+        return f"ServerConfig({', '.join(f'{k}={v!r}' for k, v in self.canonical().items())})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ServerConfig) and self.key == other.key

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import psutil
 
+#: Memory in use on a GPU without a process that is more than a driver and an idle daemon take.
+UNSEEN_BYTES = 1 << 30
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -31,14 +34,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds memory of a GPU; ``mib`` is None when the driver does not tell."""
+    """A process that holds memory of a GPU. ``mib`` is None when the driver does not tell; ``pid`` is 0 for memory in
+    use by nobody the driver names, as in a container that does not see the host's processes."""
 
     pid: int
     name: str
     mib: int | None
 
     def __str__(self) -> str:
-        return f"pid {self.pid} ({self.name}, {'?' if self.mib is None else self.mib} MiB)"
+        who = f"pid {self.pid} ({self.name})" if self.pid else self.name
+        return f"{who} with {'some' if self.mib is None else self.mib} MiB"
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,11 @@ class Nvml:
                 return ()
             device = n.nvmlDeviceGetHandleByUUID(uuid)
             running = n.nvmlDeviceGetComputeRunningProcesses(device)
-            return tuple(Holder(p.pid, process_name(p.pid), _mib(p.usedGpuMemory)) for p in running)
+            if running:
+                return tuple(Holder(p.pid, process_name(p.pid), _mib(p.usedGpuMemory)) for p in running)
+            memory = n.nvmlDeviceGetMemoryInfo(device)
+            if memory.used > max(UNSEEN_BYTES, memory.total // 32):
+                return (Holder(0, "a process that is not visible from here", memory.used >> 20),)
         return ()
 
 

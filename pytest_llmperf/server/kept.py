@@ -16,6 +16,7 @@ import psutil
 from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.identity import birth, runs
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.process import MARGIN_S, EngineProcess, Remains
 from pytest_llmperf.server.state import private_dir, try_lock, write_private
@@ -33,7 +34,7 @@ class Kept:
     host: str
     port: int
     supervisor: int
-    supervisor_created: float
+    born: str
     started_at: float
     startup_s: float
     model: str
@@ -50,12 +51,12 @@ class Kept:
     @property
     def process(self) -> psutil.Process | None:
         """The supervisor, when it is still the very process that was recorded."""
-        try:
-            found = psutil.Process(self.supervisor)
-            same = abs(found.create_time() - self.supervisor_created) < 0.05
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.Error:
+        if birth(self.supervisor) != self.born:
             return None
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(self.supervisor)
+            return found if runs(found) else None
+        return None
 
     def tree(self) -> list[psutil.Process]:
         """The engine's processes now."""
@@ -107,7 +108,7 @@ def of(launch: Launch, process: EngineProcess, digest: str, grace: float) -> Kep
         host=launch.endpoint.host,
         port=launch.endpoint.port,
         supervisor=process.supervisor_pid,
-        supervisor_created=psutil.Process(process.supervisor_pid).create_time(),
+        born=birth(process.supervisor_pid) or "",
         started_at=launch.started_at,
         startup_s=launch.startup_s,
         model=launch.model,
@@ -180,7 +181,7 @@ def end(kept: Kept, state_dir: Path) -> Remains:
             process.send_signal(signal.SIGTERM)
         with contextlib.suppress(psutil.TimeoutExpired):
             process.wait(kept.grace + MARGIN_S + 10.0)
-        left = [p for p in tree if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = [p for p in tree if runs(p)]
     _forget(kept, state_dir)
     return Remains(left=tuple(p.pid for p in left))
 

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_llmperf.errors import LaunchError
@@ -22,6 +22,8 @@ from pytest_llmperf.server.visible import CUDA, HIP, ROCR, Visible, visible
 #: Memory (MiB) that another process may hold on a GPU before it counts as busy: a display or a monitor holds less.
 TOLERATED_MIB = 128
 POLL_S = 0.5
+#: Seconds to wait for another worker of the same run, at least; then it is taken for a deadlock.
+PEER_WAIT_S = 1800.0
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,25 @@ class Lease:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a server needs. ``owner`` is written into the lock for others to read; ``wait`` is in seconds; ``mine``
-    tells GPUs that this session itself holds by UUID (waiting for those would be waiting forever)."""
+    """What a server needs. ``wait`` is in seconds.
+
+    ``mine`` tells which GPUs this process itself holds, by UUID: waiting for those would be waiting forever. ``run`` is
+    shared by all workers of one pytest run, whose leases are waited for in any case: they end with their tests.
+    """
 
     count: int
     label: str
-    owner: Mapping[str, object]
-    wait: float
-    mine: Mapping[str, str]
+    wait: float = 0.0
+    mine: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Who is in the way of one GPU; ``peer`` when it is another worker of this run."""
+
+    text: str
+    peer: bool = False
 
 
 def acquire(
@@ -75,42 +88,47 @@ def acquire(
             f"{len(usable)} visible ones ({held}): use fewer servers at once"
         )
     folder = private_dir(state_dir / "gpus")
-    end = time.monotonic() + ask.wait
+    began = time.monotonic()
     said = False
     while True:
         lease, blocked = _try(ask, free, inventory, folder)
         if lease is not None:
             return lease
-        if time.monotonic() >= end:
-            waited = f" after {ask.wait:.0f} s" if ask.wait else ""
+        who = "; ".join(b.text for b in blocked)
+        now = time.monotonic()
+        limit = max(ask.wait, PEER_WAIT_S) if any(b.peer for b in blocked) else ask.wait
+        if now - began >= limit:
+            waited = f" after {now - began:.0f} s" if limit else ""
             raise LaunchError(
                 f"{ask.label}: needs {_gpus(ask.count)}, {len(free) - len(blocked)} free{waited}: "
-                f"{'; '.join(blocked)}\nwhat to do: stop what holds them, make other GPUs visible, or wait with "
+                f"{who}\nwhat to do: stop what holds them, make other GPUs visible, or wait with "
                 "--llmperf-gpu-wait SECONDS"
             )
         if not said:
             said = True
-            say(f"{ask.label}: waiting up to {ask.wait:.0f} s for {_gpus(ask.count)}: {'; '.join(blocked)}")
+            say(f"{ask.label}: waiting up to {limit:.0f} s for {_gpus(ask.count)}: {who}")
         time.sleep(POLL_S)
 
 
-def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path) -> tuple[Lease | None, list[str]]:
+def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path) -> tuple[Lease | None, list[Blocked]]:
     """A lease, or who was in the way of each GPU. All or nothing, so that two runs never wait for each other's half."""
     taken: list[tuple[Visible, int]] = []
-    blocked: list[str] = []
+    blocked: list[Blocked] = []
     for v in usable:
         path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', v.gpu.uuid)}.lock"
         fd = try_lock(path)
         if fd is None:
-            blocked.append(f"GPU {v.token} is leased to {_owner(path)}")
+            label, run = _owner(path)
+            blocked.append(Blocked(f"GPU {v.token} is leased to {label}", peer=bool(ask.run) and run == ask.run))
             continue
         strangers = [h for h in inventory.holders(v.gpu.uuid) if h.mib is None or h.mib > TOLERATED_MIB]
         if strangers:
-            blocked.append(f"GPU {v.token} is held by {', '.join(map(str, strangers))}")
+            blocked.append(Blocked(f"GPU {v.token} is held by {', '.join(map(str, strangers))}"))
             os.close(fd)
             continue
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({**ask.owner, "since": time.time()}).encode(), 0)
+        owner = {"label": ask.label, "pid": os.getpid(), "run": ask.run, "since": time.time()}
+        os.pwrite(fd, json.dumps(owner).encode(), 0)
         taken.append((v, fd))
         if len(taken) == ask.count:
             return Lease(tuple(v for v, _ in taken), tuple(fd for _, fd in taken)), blocked
@@ -119,13 +137,13 @@ def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path
     return None, blocked
 
 
-def _owner(path: Path) -> str:
-    """Who wrote himself into a lock that others hold; he may be writing just now."""
+def _owner(path: Path) -> tuple[str, str]:
+    """Label and run of whoever holds a lock; he may be writing just now."""
     try:
         facts = json.loads(path.read_text("utf-8"))
-        return f"{facts['label']} of pid {facts['pid']}"
+        return f"{facts['label']} of pid {facts['pid']}", str(facts["run"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "another run"
+        return "another run", ""
 
 
 def _gpus(count: int) -> str:

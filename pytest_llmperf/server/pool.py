@@ -115,8 +115,8 @@ class ServerPool:
             return leases.Lease()
         self._inventory = self._inventory or system_inventory()
         mine = {uuid: s.launch.config.label for s in self._servers.values() for uuid in s.launch.gpus}
-        owner = {"label": config.label, "pid": os.getpid(), "worker": self.settings.worker}
-        ask = leases.Ask(count, config.label, owner, self.settings.gpu_wait, mine)
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+        ask = leases.Ask(count, config.label, self.settings.gpu_wait, mine, run)
         return leases.acquire(ask, self._inventory, self.settings.state_dir, os.environ, self._tell)
 
     def _reuse(self, config: ServerConfig, engine: Engine) -> Server | None:

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from pytest_llmperf.server import supervisor
+from pytest_llmperf.server.identity import runs
 from pytest_llmperf.server.masking import Environment, Masker
 
 #: Seconds beyond the grace in which a supervisor must have finished killing, apart from the wait for GPUs.
@@ -55,7 +56,6 @@ class EngineProcess:
         self.spec = spec
         self.started_at = time.time()
         self.pid: int | None = None
-        self.created: float | None = None
         self.code: int | None = None
         self.failed: str | None = None
         self.remains: Remains | None = None
@@ -78,7 +78,7 @@ class EngineProcess:
         assert self._supervisor.stdin is not None
         assert self._supervisor.stdout is not None
         self._stdin, self._stdout = self._supervisor.stdin, self._supervisor.stdout
-        os.set_blocking(self._stdout.fileno(), False)
+        self._owner = os.getpid()
         self._send(json.dumps(self._payload()))
 
     def _payload(self) -> dict[str, Any]:
@@ -99,6 +99,7 @@ class EngineProcess:
         }
 
     def _send(self, line: str) -> None:
+        __tracebackhide__ = True  # ``line`` may hold secrets
         with contextlib.suppress(OSError, ValueError):  # a supervisor that is gone is noticed by poll
             self._stdin.write(line.encode() + b"\n")
             self._stdin.flush()
@@ -110,35 +111,36 @@ class EngineProcess:
     def poll(self, timeout: float = 0.0) -> bool:
         """Take in reports for up to ``timeout`` seconds; True while the engine has neither ended nor failed."""
         end = time.monotonic() + timeout
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdout, selectors.EVENT_READ)
-            while not self.lost and selector.select(max(0.0, end - time.monotonic())):
-                chunk = self._stdout.read(1 << 16)
-                if chunk == b"":
-                    self.lost = True
-                self._take(chunk or b"")
-                if not self.alive:
-                    break
+        while self.alive and self._hear(max(0.0, end - time.monotonic())):
+            pass
         return self.alive
 
     @property
     def alive(self) -> bool:
         return self.code is None and self.failed is None and not self.lost
 
-    def _take(self, chunk: bytes) -> None:
+    def _hear(self, timeout: float) -> bool:
+        """Wait for reports and take in those that are there; False when the time was over first."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                return False
+        chunk = os.read(self._stdout.fileno(), 1 << 16)
+        self.lost = not chunk
         self._buffer += chunk
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             event = json.loads(line)
             match event["event"]:
                 case "started":
-                    self.pid, self.created = event["pid"], event["created"]
+                    self.pid = event["pid"]
                 case "failed":
                     self.failed = event["error"]
                 case "exited":
                     self.code = event["code"]
                 case "stopped":
                     self.remains = Remains(tuple(event["left"]), tuple(event["holding"]))
+        return True
 
     def tree(self) -> list[psutil.Process]:
         """The engine's processes now, orphans adopted by the supervisor included."""
@@ -150,14 +152,17 @@ class EngineProcess:
 
     def ask_to_stop(self) -> None:
         """Begin a stop without waiting for its end, so that several servers stop side by side."""
-        self._send("stop")
+        if os.getpid() == self._owner:
+            self._send("stop")
 
     def stop(self) -> Remains:
-        """Stop the whole tree and wait until it is gone (bounded). May be called again."""
+        """Stop the whole tree and wait until it is gone (bounded). May be called again; in a fork it does nothing."""
+        if os.getpid() != self._owner:
+            return Remains()
         self.ask_to_stop()
         end = time.monotonic() + self.spec.grace + MARGIN_S + self.spec.gpu_timeout
         while self.remains is None and not self.lost and (left := end - time.monotonic()) > 0:
-            self._drain(min(left, 0.5))
+            self._hear(left)
         try:
             self._supervisor.wait(2.0 if self.remains is not None or self.lost else 0.0)
         except subprocess.TimeoutExpired:
@@ -169,14 +174,6 @@ class EngineProcess:
             with contextlib.suppress(OSError):
                 pipe.close()
         return self.remains
-
-    def _drain(self, timeout: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._stdout, selectors.EVENT_READ)
-            if selector.select(timeout):
-                chunk = self._stdout.read(1 << 16)
-                self.lost = chunk == b""
-                self._take(chunk or b"")
 
     def _kill_without_supervisor(self) -> Remains:
         """Somebody killed the supervisor: end what is known of the tree, and whatever carries its cookie."""
@@ -201,7 +198,7 @@ class EngineProcess:
             with contextlib.suppress(psutil.Error, OSError):
                 if p.environ().get(supervisor.COOKIE) == self.spec.launch_id:
                     found[p.pid] = p
-        return [p for p in found.values() if _runs(p)]
+        return [p for p in found.values() if runs(p)]
 
     def keep(self) -> None:
         """Let the engine outlive this session: the supervisor goes on, nobody holds its lifeline."""
@@ -209,10 +206,3 @@ class EngineProcess:
         for pipe in (self._stdin, self._stdout):
             pipe.close()
         self._supervisor.returncode = 0  # not ours to wait for any more
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False

@@ -19,6 +19,8 @@ from pytest_llmperf.server.progress import Progress
 POLL_S = 0.1
 COMPILERS_S = 2.0
 PLAIN_EVERY_S = 30.0
+COMPLETIONS = "/v1/completions"
+ELSE = "see what else answers there: a server of an earlier run, perhaps"
 
 
 class PortLostError(LaunchError):
@@ -47,7 +49,7 @@ class Start:
 
 
 class Readiness:
-    """Waits for one start. ``wait`` returns when a real completion came back, and raises LaunchError otherwise."""
+    """Waits for one start. ``wait`` raises LaunchError, or returns once a real completion came back."""
 
     def __init__(self, start: Start) -> None:
         self._s = start
@@ -56,10 +58,12 @@ class Readiness:
         self._compilers_at = self._began
         self._said = ("", self._began)
 
-    def wait(self) -> None:
+    def wait(self) -> float:
+        """Seconds from exec to the first token."""
         self._await_health()
         self._prove_identity()
         self._first_token()
+        return time.monotonic() - self._began
 
     # -- watching
 
@@ -105,7 +109,7 @@ class Readiness:
                 f"set [tool.llmperf.engines.{s.config.engine}] command to a program that exists"
             )
         if s.process.lost and s.process.code is None:
-            raise CrashError(self._report("lost its supervisor: somebody killed that process", ""))
+            raise CrashError(self._report("its supervisor ended: did somebody kill that process?", ""))
         text = s.log.text()
         cause = diagnose.find_cause(text, s.process.code, s.engine.crash_patterns)
         message = self._report(str(cause), cause.advice)
@@ -113,6 +117,10 @@ class Readiness:
 
     def _report(self, what: str, advice: str) -> str:
         return launch_report(self._s, what, advice, time.monotonic() - self._began)
+
+    def _pause(self) -> float:
+        """Seconds until the next look: short at first, longer for an engine that takes minutes and logs each look."""
+        return max(POLL_S, min(1.0, (time.monotonic() - self._began) / 50))
 
     # -- the steps
 
@@ -124,9 +132,7 @@ class Readiness:
                 self._check_listener()
             if answer.ok:
                 return
-            if answer.status in (401, 403):
-                raise PortLostError(self._report(f"{s.endpoint.root_url} refuses the API key made for this launch", ""))
-            self._watch(POLL_S)
+            self._watch(self._pause())
 
     def _check_listener(self) -> None:
         s = self._s
@@ -144,37 +150,45 @@ class Readiness:
             )
 
     def _prove_identity(self) -> None:
-        """The server refuses any key but ours, and serves the model that was asked for."""
+        """The server refuses any key but the one made for this launch, and serves the model that was asked for.
+
+        A completion is what every engine guards with its key; lists of models are public in some.
+        """
         s = self._s
         if s.keyed:
             stranger = replace(s.endpoint, api_key=secrets.token_urlsafe(24))
-            if http.get(stranger, "/v1/models").ok:
+            answer = self._ask("POST", COMPLETIONS, completion(s.engine, s.config), stranger)
+            if answer.ok:
                 raise PortLostError(
-                    self._report(
-                        f"{s.endpoint.root_url} takes any API key: it is not the server that was started",
-                        "see what else listens there",
-                    )
+                    self._report(f"{s.endpoint.root_url} takes any API key: it is not the server started here", ELSE)
                 )
-        check_model(
-            s.endpoint, s.engine.model_name(s.config), lambda what, advice: LaunchError(self._report(what, advice))
-        )
+        check_model(s.endpoint, s.engine.model_name(s.config), lambda *said: LaunchError(self._report(*said)))
 
     def _first_token(self) -> None:
         s = self._s
         while True:
-            answer = self._ask("POST", "/v1/completions", completion(s.engine, s.config), patience=float("inf"))
+            answer = self._ask("POST", COMPLETIONS, completion(s.engine, s.config), patience=float("inf"))
             problem = completion_problem(answer)
             if problem is None:
                 return
+            if s.keyed and answer.status in (401, 403):
+                raise PortLostError(
+                    self._report(f"{s.endpoint.root_url} refuses the API key that was made for this launch", ELSE)
+                )
             self._watch(POLL_S)  # a death explains it better than its broken connection
             if answer.status not in (0, 503):
                 raise LaunchError(self._report(f"is up but {problem}", ""))
 
     def _ask(
-        self, method: str, path: str, body: dict[str, object] | None = None, patience: float = 30.0
+        self,
+        method: str,
+        path: str,
+        body: dict[str, object] | None = None,
+        endpoint: Endpoint | None = None,
+        patience: float = 30.0,
     ) -> http.Answer:
         """One request, with an eye on the process for as long as the answer takes."""
-        exchange = http.Exchange(self._s.endpoint, method, path, body, timeout=30.0)
+        exchange = http.Exchange(endpoint or self._s.endpoint, method, path, body, timeout=30.0)
         end = time.monotonic() + patience
         try:
             while not exchange.ready(POLL_S):

@@ -1,11 +1,11 @@
 """The process that owns one engine: starts it, reports on it, and leaves nothing of it behind.
 
 Run by path (``python -I supervisor.py``) in a session of its own, so it must stand alone: standard library at the top,
-psutil and pynvml from the ``sys_path`` it is handed. It speaks JSON lines.
+psutil and pynvml from the ``sys_path`` it is handed (pytest's own). It speaks JSON lines.
 
 stdin, the lifeline: the spec first (``argv, env, cwd, log, parent, launch, grace, signal, gpus, gpu_timeout, sys_path,
 secrets``), then commands: ``stop`` and ``keep``. Its end, whatever caused it, means stop, unless ``keep`` came first.
-stdout: ``started`` (pid, created), ``failed`` (error), ``exited`` (code), ``stopped`` (left, holding).
+stdout: ``started`` (pid), ``failed`` (error), ``exited`` (code), ``stopped`` (left, holding).
 stderr is the engine's log. File descriptors beyond 2 (GPU leases, the reserved port) are held until the end, and never
 reach the engine.
 """
@@ -117,10 +117,7 @@ class Supervisor:
         except (OSError, subprocess.SubprocessError) as e:
             self.say("failed", error=str(e))
             sys.exit(1)
-        import psutil
-
-        created = psutil.Process(engine.pid).create_time()
-        self.say("started", pid=engine.pid, created=created, supervisor=os.getpid())
+        self.say("started", pid=engine.pid)
         return engine
 
     def say(self, event: str, **facts: Any) -> None:
@@ -281,7 +278,7 @@ def _private(path: Path) -> Any:
 def main() -> None:
     lifeline = Lifeline(0)
     spec = lifeline.spec()
-    sys.path.extend(p for p in spec["sys_path"] if p not in sys.path)
+    sys.path[:] = spec["sys_path"]
     Supervisor(spec, lifeline).run()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -140,3 +142,34 @@ class FileInventory:
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         return tuple(Holder(*h) for h in self._facts().get("holders", {}).get(uuid, ()))
+
+
+class Driver:
+    """``driver.py`` as a process; ``servers`` are the launches it reported once all were ready."""
+
+    def __init__(self, **asked: Any) -> None:
+        script = Path(__file__).with_name("driver.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(asked, default=str)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the driver ended before its servers were ready"
+        self.servers = json.loads(line)
+
+    def finish(self) -> list[str]:
+        """Let it close its pool; returns what it said."""
+        out, _ = self.process.communicate(timeout=30)
+        said: list[str] = json.loads(out.splitlines()[-1])
+        return said
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()

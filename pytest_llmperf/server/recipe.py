@@ -1,0 +1,83 @@
+"""What is decided before a launch: the words of its command, its environment, its key, and what must never be shown."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from pytest_llmperf.engines.base import Command, Endpoint, Engine, EngineSettings
+from pytest_llmperf.server import places
+from pytest_llmperf.server.config import MASK, ServerConfig, is_secret, mask
+from pytest_llmperf.server.masking import Environment, Masker, secrets_of
+
+#: Inherited variables that change how fast an engine is: no part of the declared config, so they are said in a note.
+TUNING = ("NCCL_", "SGLANG_", "SGL_", "VLLM_", "FLASHINFER_", "TRITON_", "TORCHINDUCTOR_", "LLAMA_ARG_", "OMP_NUM_")
+#: A secret inherited by pytest is masked from this length on; shorter ones are taken for words.
+SHORTEST_INHERITED = 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One launch about to happen. ``declared`` are the variables that settings, config and adapter set, a part of
+    ``env``. ``keyed`` says that the engine was given the endpoint's API key."""
+
+    argv: tuple[str, ...] = field(repr=False)
+    env: Environment
+    declared: Environment
+    endpoint: Endpoint
+    keyed: bool
+    masker: Masker
+    notes: tuple[str, ...] = ()
+
+    def provenance(self) -> dict[str, Any]:
+        """JSON-ready command and declared variables, secrets masked."""
+        return {
+            "command": [self.masker(word) for word in self.argv],
+            "env": {k: self.masker(str(v)) for k, v in mask(self.declared).items()},
+        }
+
+
+def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int, gpus: Mapping[str, str]) -> Recipe:
+    """How ``config`` is started on ``port`` seeing ``gpus`` (variables). Raises LaunchError where a prefix cannot carry
+    what is declared."""
+    endpoint = Endpoint(own.host, port, api_key=secrets.token_urlsafe(24))
+    command = engine.command(config, own, endpoint)
+    keyed = any(str(endpoint.api_key) in part for part in (*command.argv, *command.env.values()))
+    if not keyed:
+        endpoint = replace(endpoint, api_key=None)
+    declared = Environment({**own.env, **config.env, **config.nccl, **command.env})
+    masker = _masker(config, command, declared, endpoint.api_key)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    return Recipe(
+        argv=places.expand(command.argv, declared, endpoint, config.label),
+        # Unbuffered, or the log would lag behind what happens.
+        env=Environment({**inherited, "PYTHONUNBUFFERED": "1", **declared, **gpus}),
+        declared=declared,
+        endpoint=endpoint,
+        keyed=keyed,
+        masker=masker,
+        notes=tuple(
+            f"inherited from the environment: {name}={MASK if is_secret(name) else masker(value)}"
+            for name, value in sorted(inherited.items())
+            if name.startswith(TUNING) and name not in declared
+        ),
+    )
+
+
+def _masker(config: ServerConfig, command: Command, declared: Mapping[str, str], api_key: str | None) -> Masker:
+    """Every secret that this launch could make an engine print."""
+    found = secrets_of(declared, config.flags, config.speculative or {})
+    found |= {value for value in secrets_of(os.environ) if len(value) >= SHORTEST_INHERITED}
+    found |= {value for name, value in _flags(command.argv) if is_secret(name)}
+    return Masker({*found, *([api_key] if api_key else [])})
+
+
+def _flags(argv: Sequence[str]) -> list[tuple[str, str]]:
+    """``--name value`` and ``--name=value``, each as a pair."""
+    joined = [word.partition("=") for word in argv if word.startswith("-")]
+    spaced = [(a, b) for a, b in pairwise(argv) if a.startswith("-") and "=" not in a and not b.startswith("-")]
+    return spaced + [(a, b) for a, _, b in joined if b]
