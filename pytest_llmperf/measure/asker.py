@@ -27,7 +27,6 @@ class Asker:
         self.connection, self.workload, self.limits = connection, workload, limits
         self.key = ledger.open(seed)
         self.continuous_usage = False
-        self.calibrated = False
         traits = connection.engine.traits
         self._tokenizer: Tokenizer | None = None
         if traits.tokenize_path:
@@ -35,12 +34,11 @@ class Asker:
         self._prompts: TokenPrompts | TextPrompts
         if traits.token_ids and not workload.chat:
             self._prompts = TokenPrompts(ordinary_ids(self._tokenizer), ledger, self.key)
-            self.calibrated = True
         else:
             self._prompts = TextPrompts(ledger, self.key, self._tokenizer.count if self._tokenizer else None)
         self._compiler = Compiler(connection.endpoint)
         self._raw = RawSender(connection.endpoint, limits) if proxy_for(connection.endpoint) else None
-        self._target = target_of(connection.endpoint)
+        self.target = target_of(connection.endpoint)
 
     def __enter__(self) -> Asker:
         return self
@@ -58,7 +56,12 @@ class Asker:
         """How requests travel: ``socket`` (ours), ``tls`` (ours), ``raw`` (openai's client, through a proxy)."""
         if self._raw is not None:
             return "raw"
-        return "tls" if self._target.tls is not None else "socket"
+        return "tls" if self.target.tls is not None else "socket"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """JSON-ready: how requests were made and sent."""
+        return {"transport": self.transport, "continuous_usage": self.continuous_usage, "prompts": self.key}
 
     def call(self, role: str, index: int) -> Call:
         """The ``index``-th request of its role (``warmup``, ``measured``), ready to be sent."""
@@ -98,7 +101,7 @@ class Asker:
     def _ask_socket(self, role: str, index: int) -> Outcome:
         try:
             # connected before openai builds the request, so the server has long accepted when the clock starts
-            sock = connect(self._target, self.limits.connect_s)
+            sock = connect(self.target, self.limits.connect_s)
         except OSError as error:
             failed = Recording(0, (), (0, 0), error=f"cannot connect: {error.strerror or error}")
             return finish(self.call(role, index), failed, self.connection.model)
@@ -115,9 +118,19 @@ class Asker:
         limit = self.limits.idle_s if reads else self.limits.first_token_s
         return f"timed out: nothing came for {seconds:.0f} s" if seconds >= limit else None
 
-    def calibrate(self, outcome: Outcome) -> None:
-        """Learn from the first answer what the server adds to a text prompt (BOS, chat template)."""
-        if not self.calibrated and isinstance(self._prompts, TextPrompts) and outcome.answer.prompt_tokens:
-            extra = outcome.answer.prompt_tokens - outcome.call.prompt_tokens
-            self._prompts = replace(self._prompts, overhead=max(extra, 0))
-        self.calibrated = True
+    def calibrate(self) -> list[Outcome]:
+        """The first request of all, which learns what the server adds to a text prompt (BOS, chat template) and
+        whether usage is wanted in every chunk. Returns the outcomes that count: a prompt of the wrong length is the
+        lesson, not a failure."""
+        outcome = self.ask("warmup", 0)
+        told = outcome.answer.prompt_tokens
+        if isinstance(self._prompts, TextPrompts) and told is not None and told != outcome.call.prompt_tokens:
+            self._prompts = replace(self._prompts, overhead=max(told - outcome.call.prompt_tokens, 0))
+            outcome = self.ask("warmup", 1)
+        self.learn(outcome)
+        return [outcome]
+
+    def learn(self, outcome: Outcome) -> None:
+        """Ask for usage in every chunk from now on when chunks were not tokens and the engine offers it."""
+        if outcome.timing is not None and not outcome.timing.exact:
+            self.continuous_usage = self.connection.engine.traits.continuous_usage

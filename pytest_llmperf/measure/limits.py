@@ -40,10 +40,13 @@ class Limits:
     """Of one core. A single stream needs 1 to 7 %; beyond half a core something else in this process is at work."""
     client_cpu_load: float = 0.9
     """Of one core. The loop is single-threaded: beyond this it may have been the bottleneck."""
-    starved: float = 0.05
-    """Share of the window that the server's busiest thread was ready to run and had no CPU: values may be slow by
-    as much. An idle machine shows well under 0.1 %, and a busy one that still leaves the server its cores too, so
-    this says harm, where the load of other processes only says that there might be some."""
+    starved_cpu: float = 0.05
+    """Share of the window that the server's most delayed thread was ready to run and had no CPU, for a model that runs
+    on the CPU: values are slow by about as much. An idle machine shows well under 0.1 %, and so does a busy one that
+    leaves the server its cores. It is the harm itself, where the load of others only says that there might be some."""
+    starved_gpu: float = 0.20
+    """The same for a model on a GPU, whose host threads sleep most of the time and overlap with the GPU's work: only
+    part of their waiting can reach a token."""
     host_busy: float = 0.9
     others_busy: float = 0.25
     """Used only where the kernel does not tell waiting time: the whole machine busier than the first while

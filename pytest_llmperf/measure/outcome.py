@@ -17,7 +17,7 @@ from pytest_llmperf.measure.wire import Recording, stamped
 @dataclass(frozen=True)
 class Outcome:
     """``problems`` is empty for a valid request, which then has a ``timing``. ``sent_ns`` is on the monotonic clock;
-    ``delays_ns`` are user minus kernel stamps of the chunks, empty without kernel stamps; ``cpu_s`` is the sender's."""
+    ``delays_ns`` are user minus kernel stamps of the chunks, empty without kernel stamps."""
 
     call: Call
     sent_ns: int
@@ -25,7 +25,6 @@ class Outcome:
     timing: Timing | None
     problems: tuple[str, ...]
     delays_ns: tuple[int, ...] = ()
-    cpu_s: float = 0.0
     merged: int = 0
     """Chunks that arrived in one read with a later one, and so carry its stamp."""
 
@@ -38,12 +37,10 @@ class Outcome:
 def finish(call: Call, recording: Recording, model: str) -> Outcome:
     """Parse a recording and check that the request is comparable: complete, whole, of the asked length and model."""
     reads = stamped(recording)
-    return conclude(call, recording.sent_ns, parse_http(reads), recording.error, model, recording.cpu_s)
+    return conclude(call, recording.sent_ns, parse_http(reads), recording.error, model)
 
 
-def conclude(
-    call: Call, sent_ns: int, response: Response, error: str | None, model: str, cpu_s: float = 0.0
-) -> Outcome:
+def conclude(call: Call, sent_ns: int, response: Response, error: str | None, model: str) -> Outcome:
     """The outcome of a response whose body pieces are stamped; ``error`` is how its connection failed."""
     answer = Answer(())
     problems = _broken(response, error)
@@ -58,7 +55,6 @@ def conclude(
         timing=None if problems else timing(answer, sent_ns),
         problems=tuple(problems),
         delays_ns=tuple(c.delay_ns for c in answer.chunks if c.delay_ns is not None),
-        cpu_s=cpu_s,
         merged=len(at) - len(set(at)),
     )
 

@@ -32,7 +32,6 @@ class RawSender:
         pieces: list[Stamped] = []
         status: int | None = None
         kind, error = "", None
-        cpu = time.thread_time()
         sent = time.monotonic_ns()
         try:
             with create(self._client, call.id, call.arguments) as response:
@@ -45,4 +44,4 @@ class RawSender:
         except (openai.OpenAIError, http_library().HTTPError, OSError) as failure:
             error = str(failure.__cause__ or failure) or type(failure).__name__
         whole = Response(status, kind, tuple(pieces), error is None, error)
-        return conclude(call, sent, whole, error, model, time.thread_time() - cpu)
+        return conclude(call, sent, whole, error, model)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+import numpy as np
+
+from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.measure.asker import Asker
 from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
+from pytest_llmperf.measure.guards import client_guard, delay_guard, drift_guard
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
+from pytest_llmperf.measure.nvml import GpuReader
 from pytest_llmperf.measure.outcome import Outcome
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import hiccups, is_steady, relative_error
+from pytest_llmperf.measure.timing import Timing
+from pytest_llmperf.measure.traffic import difference, settled, speculation
+from pytest_llmperf.measure.watch import Watch, quiet
 
 Say = Callable[[str], None]
 
@@ -26,21 +34,23 @@ def stream(
     say: Say = print,
     reuse: PromptLedger | None = None,
     limits: Limits = DEFAULT,
+    gpus: GpuReader | None = None,
 ) -> Run:
     """Measure ``workload`` one request at a time.
 
     ``seed`` names the test: it decides the prompts. ``reuse`` is the ledger of this server's life, None for a server
-    that nothing else was sent to. Raises ``ServerDiedError`` when the server dies and ``MeasurementError`` when no
-    request can be built; whatever else goes wrong is in ``Run.measurement.invalid``.
+    that nothing else was sent to. ``gpus`` replaces NVML. Raises ``ServerDiedError`` when the server dies and
+    ``MeasurementError`` when no request can be built; whatever else goes wrong is in ``Run.measurement.invalid``.
     """
     ledger = reuse if reuse is not None else PromptLedger()
     with Asker(connection, workload, seed=seed, ledger=ledger, limits=limits) as asker:
         warmup, warm = _warm_up(asker, say)
         bad = [o for o in warm if o.problems]
         if bad:
-            return _invalid(connection, workload, warmup, bad)
-        measured = _repeat(asker, say)
-    return _conclude(connection, workload, warmup, measured, asker)
+            return failed(connection, workload, warmup, bad)
+        with quiet(), Watch(connection, limits, gpus) as watch:
+            outcomes, counters = _repeat(asker, watch.counters)
+        return _conclude(asker, warmup, watch, outcomes, counters)
 
 
 def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
@@ -50,72 +60,90 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     ttft: list[float] = []
     outcomes: list[Outcome] = []
     steady = False
-    while len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
-        first = not asker.calibrated
-        outcome = asker.ask("warmup", len(outcomes))
-        if first and not asker.calibrated:
-            asker.calibrate(outcome)
-            if outcome.timing is None and outcome.answer.chunks:
-                outcome = asker.ask("warmup", 1)
-        outcomes.append(outcome)
-        if outcome.timing is None:
+    while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
+        outcomes += [asker.ask("warmup", len(outcomes) + 1)] if outcomes else asker.calibrate()
+        times = outcomes[-1].timing
+        if times is None:
             break
-        asker.continuous_usage |= not outcome.timing.exact and asker.connection.engine.traits.continuous_usage
-        decode.append(outcome.timing.decode_tok_s)
-        ttft.append(outcome.timing.ttft_ms)
+        asker.learn(outcomes[-1])
+        decode.append(times.decode_tok_s)
+        ttft.append(times.ttft_ms)
         steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
-        if steady:
-            break
     seconds = time.monotonic() - start
     say(f"warm-up: {len(outcomes)} requests in {seconds:.1f} s" + ("" if steady else ", not steady"))
     return Warmup(len(outcomes), seconds, steady, tuple(decode)), outcomes
 
 
-def _repeat(asker: Asker, say: Say) -> list[Outcome]:
-    """At least ``repetitions`` requests, then more until the mean is known to ``precision``; stops at a failure."""
+def _repeat(asker: Asker, before: Counters | None) -> tuple[list[Outcome], list[Counters]]:
+    """At least ``repetitions`` requests, then more until the mean is known to ``precision``; stops at a failure.
+
+    Also what the engine counted during each, when it speculates.
+    """
     work, start = asker.workload, time.monotonic()
     outcomes: list[Outcome] = []
+    counted: list[Counters] = []
     rates: list[float] = []
-    while len(outcomes) < max(work.repetitions, work.max_repetitions if work.precision > 0 else 0):
+    speculates = before is not None and bool(before.drafts or before.acceptance_length)
+    most = max(work.repetitions, work.max_repetitions) if work.precision > 0 else work.repetitions
+    while len(outcomes) < most:
         outcome = asker.ask("measured", len(outcomes))
         outcomes.append(outcome)
         if outcome.timing is None:
             break
+        if speculates:
+            after = settled(asker.connection.counters, before, work.output_tokens)
+            counted.append(difference(before, after))
+            before = after
         rates.append(outcome.timing.decode_tok_s)
-        enough = len(outcomes) >= work.repetitions
-        if enough and (relative_error(rates) <= work.precision or time.monotonic() - start > asker.limits.measure_s):
+        late = time.monotonic() - start > asker.limits.measure_s
+        if len(outcomes) >= work.repetitions and (relative_error(rates) <= work.precision or late):
             break
-    return outcomes
+    return outcomes, counted
 
 
-def _invalid(connection: Connection, workload: Workload, warmup: Warmup, bad: Sequence[Outcome]) -> Run:
-    reasons = tuple(reason for outcome in bad for reason in outcome.reasons)
-    return Run(Measurement(connection.launch_id, workload, {}, warmup, invalid=reasons), [record(o) for o in bad])
+def _values(timings: Sequence[Timing], counted: Sequence[Counters]) -> dict[str, tuple[float, ...]]:
+    """Metric name to one value per repetition."""
+    values = {"ttft_ms": tuple(t.ttft_ms for t in timings), "e2e_ms": tuple(t.e2e_ms for t in timings)}
+    if any(len(t.at) < 2 for t in timings):
+        return values
+    rates = tuple(t.decode_tok_s for t in timings)
+    p50, p99 = zip(*(t.itl_ms(50, 99) for t in timings), strict=True)
+    values |= {"decode_tok_s": rates, "tpot_ms": tuple(1e3 / r for r in rates), "itl_p50_ms": p50, "itl_p99_ms": p99}
+    said = [speculation(delta, rate) for delta, rate in zip(counted, rates, strict=False)]
+    for name in ("acceptance_length", "acceptance_rate", "steps_s"):
+        if said and all(name in each for each in said):
+            values[name] = tuple(each[name] for each in said)
+    return values
 
 
 def _conclude(
-    connection: Connection, workload: Workload, warmup: Warmup, outcomes: Sequence[Outcome], asker: Asker
+    asker: Asker, warmup: Warmup, watch: Watch, outcomes: Sequence[Outcome], counted: Sequence[Counters]
 ) -> Run:
-    times = [o.timing for o in outcomes if o.timing is not None]
-    values: dict[str, tuple[float, ...]] = {}
-    if times and workload.output_tokens > 1:
-        values["decode_tok_s"] = tuple(t.decode_tok_s for t in times)
-        values["tpot_ms"] = tuple(1e3 / t.decode_tok_s for t in times)
-        values["itl_p50_ms"], values["itl_p99_ms"] = zip(*(t.itl_ms(50, 99) for t in times), strict=True)
-    values["ttft_ms"] = tuple(t.ttft_ms for t in times)
-    values["e2e_ms"] = tuple(t.e2e_ms for t in times)
-    notes: list[str] = []
-    for index, away in hiccups(values.get("decode_tok_s", ())):
+    limits = asker.limits
+    guards, problems, evidence = watch.conclude(outcomes)
+    timings = [o.timing for o in outcomes if o.timing is not None]
+    values = _values(timings, counted) if timings else {}
+    rates = values.get("decode_tok_s", ())
+    if rates:
+        guards += delay_guard(outcomes, float(np.median(values["itl_p50_ms"])), limits)
+        guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_stream))
+        guards += drift_guard(rates, limits)
+    notes = [*run_notes(outcomes, warmup)]
+    for index, away in hiccups(rates):
         notes.append(f"request {outcomes[index].call.id} was {away:+.1%} off the median decode rate")
-    evidence: dict[str, Any] = {"transport": asker.transport}
-    invalid = tuple(reason for outcome in outcomes for reason in outcome.reasons)
     measurement = Measurement(
-        launch_id=connection.launch_id,
-        workload=workload,
+        launch_id=asker.connection.launch_id,
+        workload=asker.workload,
         values=values,
         warmup=warmup,
-        invalid=invalid,
+        guards=tuple(guards),
+        invalid=(*reasons(outcomes), *problems),
         notes=tuple(notes),
-        evidence=evidence,
+        evidence={
+            **asker.evidence,
+            **client_evidence(outcomes, watch.client_s),
+            **evidence,
+            "precision": relative_error(rates),
+        },
     )
     return Run(measurement, [record(o) for o in outcomes])

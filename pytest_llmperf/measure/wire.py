@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: A chunked body ends like this; JSON cannot contain it.
-LAST_CHUNK = b"\r\n0\r\n\r\n"
+#: A chunked body ends like this, in a read of its own or not; no event of JSON does.
+LAST_CHUNK = b"0\r\n\r\n"
 READ_SIZE = 1 << 16
 #: Seconds between two looks at whether a silent server still lives.
 TICK_S = 1.0
@@ -24,7 +24,7 @@ TICK_S = 1.0
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _TIMEVAL = struct.Struct("@ll")
-_ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
+ANCILLARY_SIZE = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
 #: A wall clock that was stepped or slewed by more than this inside a request spoils its kernel stamps.
 _CLOCK_STEP_NS = 50_000
 
@@ -53,7 +53,6 @@ class Recording:
     sent_ns: int
     reads: tuple[Read, ...]
     offsets: tuple[int, int]
-    cpu_s: float = 0.0
     error: str | None = None
 
 
@@ -121,13 +120,12 @@ def exchange(sock: socket.socket, payload: bytes, *, silent: Callable[[float, li
     error: str | None = None
     receive = _tls_reader(sock) if isinstance(sock, ssl.SSLSocket) else sock.recvmsg
     before = clock_offset()
-    cpu = time.thread_time()
     sent = last = clock()
     try:
         sock.sendall(payload)
         while True:
             try:
-                data, ancillary, _, _ = receive(READ_SIZE, _ANCILLARY)
+                data, ancillary, _, _ = receive(READ_SIZE, ANCILLARY_SIZE)
             except (BlockingIOError, TimeoutError):
                 verdict = silent((clock() - last) / 1e9, reads)
                 if verdict is None:
@@ -140,7 +138,7 @@ def exchange(sock: socket.socket, payload: bytes, *, silent: Callable[[float, li
                 break
     except OSError as failure:
         error = failure.strerror or str(failure)
-    return Recording(sent, tuple(reads), (before, clock_offset()), time.thread_time() - cpu, error)
+    return Recording(sent, tuple(reads), (before, clock_offset()), error)
 
 
 def _tls_reader(sock: ssl.SSLSocket) -> Callable[[int, int], tuple[bytes, Ancillary, int, object]]:

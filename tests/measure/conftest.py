@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmperf.engines.base import Counters, Endpoint, Engine, RequestTraits
+from pytest_llmperf.engines.base import Counters, Endpoint
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.metrics import Workload
@@ -20,20 +20,12 @@ from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.server.config import ServerConfig
 from tests.conftest import FakeServer
 
-class StandIn(Engine):
-    name = "sglang"
-    portable = frozenset()
-    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
-
-    def command(self, *a: Any) -> Any: ...
-    def effective(self, *a: Any) -> Any: ...
-
 
 Measure = Callable[..., Run]
 
 
 def connection_to(server: FakeServer, **changes: Any) -> Connection:
-    engine = builtin().get(server.dialect) or StandIn()
+    engine = builtin()[server.dialect]
 
     def counters() -> Counters | None:
         status, text = server.get("/metrics")

@@ -1,0 +1,199 @@
+"""Many streams: warm up with whole waves, then a closed loop (or Poisson arrivals) with a steady window."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_llmperf.engines.base import Counters
+from pytest_llmperf.errors import MeasurementError
+from pytest_llmperf.measure.asker import Asker
+from pytest_llmperf.measure.compiler import Call
+from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
+from pytest_llmperf.measure.guards import client_guard, delay_guard
+from pytest_llmperf.measure.limits import DEFAULT, Limits
+from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
+from pytest_llmperf.measure.nvml import GpuReader
+from pytest_llmperf.measure.outcome import Outcome, finish
+from pytest_llmperf.measure.prompts import PromptLedger
+from pytest_llmperf.measure.run import Run, record
+from pytest_llmperf.measure.steady import is_steady
+from pytest_llmperf.measure.swarm import Finished, Swarm
+from pytest_llmperf.measure.traffic import speculation
+from pytest_llmperf.measure.watch import Watch, quiet
+from pytest_llmperf.measure.window import Ended, closed_window, open_window, window_values
+
+Say = Callable[[str], None]
+
+
+def load(
+    connection: Connection,
+    workload: Workload,
+    *,
+    seed: str,
+    say: Say = print,
+    reuse: PromptLedger | None = None,
+    limits: Limits = DEFAULT,
+    gpus: GpuReader | None = None,
+) -> Run:
+    """Measure ``workload`` with several streams at once; one value a metric, over the steady window.
+
+    Closed loop: ``concurrency`` streams until ``requests`` (default ``repetitions`` for each stream) were sent or
+    ``seconds`` have passed. With ``rate``: Poisson arrivals, ``requests`` of them or for ``seconds``. The other
+    arguments and the errors are those of ``stream``.
+    """
+    ledger = reuse if reuse is not None else PromptLedger()
+    with Asker(connection, workload, seed=seed, ledger=ledger, limits=limits) as asker:
+        if asker.transport == "raw":
+            raise MeasurementError("load() does not go through a proxy: reach the server directly (NO_PROXY)")
+        warmup, warm = _warm_up(asker, say)
+        bad = [o for o in warm if o.problems]
+        if bad:
+            return failed(connection, workload, warmup, bad)
+        pace = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
+        play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, pace)
+        queue = _QueueLook(connection.counters)
+        swarm = Swarm(asker.target, limits, check=connection.check, drained=queue.look)
+        with quiet(), Watch(connection, limits, gpus) as watch:
+            finished = play(swarm)
+        return _conclude(asker, warmup, watch, _parse(asker, finished), queue.waiting)
+
+
+class _QueueLook:
+    """Reads the engine's queue once, beside the streams that are still running after the window has closed."""
+
+    def __init__(self, read: Callable[[], Counters | None]) -> None:
+        self._read = read
+        self._thread: threading.Thread | None = None
+        self._seen: Counters | None = None
+
+    def look(self) -> None:
+        self._thread = threading.Thread(target=self._take, name="llmperf-queue", daemon=True)
+        self._thread.start()
+
+    def _take(self) -> None:
+        self._seen = self._read()
+
+    @property
+    def waiting(self) -> float | None:
+        """Requests that were waiting, None when nobody looked or the engine does not tell."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._seen.waiting if self._seen is not None else None
+
+
+def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
+    """Outcomes in the order in which their requests were sent."""
+    model = asker.connection.model
+    ended = [Ended(finish(f.call, f.recording, model), f.ended_ns, f.successor) for f in finished]
+    if any(e.outcome.problems for e in ended):
+        asker.connection.check()
+    return sorted(ended, key=lambda e: e.outcome.sent_ns)
+
+
+def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
+    """Waves of as many requests as there are streams until both rates stand still, or the bounds are reached."""
+    limits, work, start = asker.limits, asker.workload, time.monotonic()
+    outcomes = asker.calibrate()
+    decode: list[float] = []
+    ttft: list[float] = []
+    steady = any(o.problems for o in outcomes)
+    while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
+        calls = [asker.call("warmup", len(outcomes) + i) for i in range(work.concurrency)]
+        swarm = Swarm(asker.target, limits, check=asker.connection.check, drained=lambda: None)
+        with quiet():
+            finished = swarm.closed_loop(iter(calls), work.concurrency)
+        wave = [e.outcome for e in _parse(asker, finished)]
+        outcomes += wave
+        timings = [o.timing for o in wave if o.timing]
+        if len(timings) < len(wave):
+            break
+        decode.append(float(np.median([t.decode_tok_s for t in timings])))
+        ttft.append(float(np.median([t.ttft_ms for t in timings])))
+        steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
+    seconds = time.monotonic() - start
+    say(f"warm-up: {len(outcomes)} requests in {seconds:.1f} s" + ("" if steady else ", not steady"))
+    return Warmup(len(outcomes), seconds, steady, tuple(decode)), outcomes
+
+
+Play = Callable[[Swarm], list[Finished]]
+
+
+def _closed_loop(asker: Asker, pace_s: float) -> Play:
+    """``pace_s``: how long a request takes, so that enough of them are built before the clock runs."""
+    work = asker.workload
+    count = work.requests
+    if count is None and work.seconds is None:
+        count = work.repetitions * work.concurrency
+    likely = math.ceil((work.seconds or 0.0) / pace_s * work.concurrency * 1.2) + work.concurrency
+    built = [asker.call("measured", i) for i in range(count if count is not None else likely)]
+
+    def calls() -> Iterator[Call]:
+        end = time.monotonic() + work.seconds if work.seconds is not None else math.inf
+        more = (asker.call("measured", i) for i in itertools.count(len(built)))
+        for call in built if count is not None else itertools.chain(built, more):
+            if time.monotonic() > end:
+                return
+            yield call
+
+    return lambda swarm: swarm.closed_loop(calls(), work.concurrency)
+
+
+def _open_loop(asker: Asker) -> Play:
+    work = asker.workload
+    assert work.rate is not None
+    rng = random.Random(f"{asker.key}/arrivals")
+    gaps = (rng.expovariate(work.rate) for _ in itertools.count())
+    times = itertools.accumulate(gaps)
+    if work.requests is not None:
+        after = list(itertools.islice(times, work.requests))
+    else:
+        seconds = work.seconds if work.seconds is not None else work.repetitions / work.rate
+        after = list(itertools.takewhile(lambda t: t < seconds, times))
+    built = [asker.call("measured", i) for i in range(len(after))]
+    return lambda swarm: swarm.open_loop(built, after)
+
+
+def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended], waiting: float | None) -> Run:
+    work, limits = asker.workload, asker.limits
+    outcomes = [e.outcome for e in ended]
+    guards, problems, evidence = watch.conclude(outcomes, waiting)
+    invalid = [*reasons(outcomes), *problems]
+    values: dict[str, float] = {}
+    if not ended:
+        invalid.append("no request was sent: raise requests, seconds or rate")
+    elif not any(o.problems for o in outcomes):
+        window = open_window(ended) if work.rate is not None else closed_window(ended, work.concurrency)
+        if window is None:
+            invalid.append("there was no steady window: raise requests or seconds, or lower the concurrency")
+        else:
+            values = window_values(outcomes, window)
+            evidence["window_s"] = window.seconds
+            guards += delay_guard(outcomes, values.get("itl_p50_ms", math.nan), limits)
+            guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
+            values |= speculation(watch.delta, values.get("stream_tok_s", math.nan))
+    measurement = Measurement(
+        launch_id=asker.connection.launch_id,
+        workload=work,
+        values={name: (value,) for name, value in values.items()},
+        warmup=warmup,
+        guards=tuple(guards),
+        invalid=tuple(invalid),
+        notes=tuple(run_notes(outcomes, warmup)),
+        evidence={**asker.evidence, **client_evidence(outcomes, watch.client_s), **evidence, **_spread(outcomes)},
+    )
+    return Run(measurement, [record(o) for o in outcomes])
+
+
+def _spread(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """JSON-ready: how requests differed."""
+    ttft = [o.timing.ttft_ms for o in outcomes if o.timing]
+    return {"ttft_p99_ms": float(np.percentile(ttft, 99))} if ttft else {}

@@ -1,0 +1,216 @@
+"""Many streams at once: one selector loop connects, sends, stamps and keeps raw bytes. Nothing is parsed inside.
+
+Closed loop: so many streams, each sending its next request when its last has ended. Open loop: every request at its
+own time, whatever becomes of the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import selectors
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmperf.measure.body import parse_http
+from pytest_llmperf.measure.compiler import Call
+from pytest_llmperf.measure.limits import Limits
+from pytest_llmperf.measure.wire import (
+    ANCILLARY_SIZE,
+    LAST_CHUNK,
+    READ_SIZE,
+    TICK_S,
+    Read,
+    Recording,
+    Target,
+    clock_offset,
+    kernel_stamps,
+    stamped,
+)
+
+_TICK_NS = int(TICK_S * 1e9)
+
+
+@dataclass(eq=False)
+class _Flight:
+    """One request under way. ``last_ns``: when something last happened to it; ``shaking``: TLS is being set up."""
+
+    call: Call
+    sock: socket.socket
+    unsent: bytes
+    last_ns: int
+    due_ns: int | None
+    shaking: bool
+    sent_ns: int = 0
+    offset: int = 0
+    reads: list[Read] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A request that has ended. ``successor``: another took its place; ``due_ns``: when an open loop wanted it sent."""
+
+    call: Call
+    recording: Recording
+    ended_ns: int
+    successor: bool
+    due_ns: int | None = None
+
+
+class Swarm:
+    """Plays many calls, each on a connection of its own; all sockets are closed when ``play`` returns or raises.
+
+    ``check`` raises when the server is gone; ``drained`` is called once, when a stream ends and no request
+    is left to be sent.
+    """
+
+    def __init__(
+        self, target: Target, limits: Limits, *, check: Callable[[], None], drained: Callable[[], None]
+    ) -> None:
+        self._limits, self._check, self._drained = limits, check, drained
+        self._tls, self._name = target.tls, target.host
+        self._address = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)[0]
+        self._selector = selectors.DefaultSelector()
+        self._flights: set[_Flight] = set()
+        self._calls: Iterator[Call] = iter(())
+        self._pending: deque[tuple[int, Call]] = deque()
+        self._finished: list[Finished] = []
+        self._draining = False
+
+    def closed_loop(self, calls: Iterator[Call], streams: int) -> list[Finished]:
+        """Keep ``streams`` requests in flight until ``calls`` runs out and every request has ended."""
+        self._calls = calls
+        self._pending.extend((0, call) for call in itertools.islice(calls, streams))
+        return self._play()
+
+    def open_loop(self, calls: Sequence[Call], after_s: Sequence[float]) -> list[Finished]:
+        """Send each call at its time (seconds from now, ascending) and wait until every request has ended."""
+        start = time.monotonic_ns()
+        self._pending.extend((start + int(s * 1e9), call) for s, call in zip(after_s, calls, strict=True))
+        return self._play()
+
+    def _play(self) -> list[Finished]:
+        clock, select, pending = time.monotonic_ns, self._selector.select, self._pending
+        looked = clock()
+        try:
+            while pending or self._flights:
+                now = clock()
+                while pending and pending[0][0] <= now:
+                    due, call = pending.popleft()
+                    self._launch(call, due or None)
+                wait = min(TICK_S, (pending[0][0] - now) / 1e9) if pending else TICK_S
+                for key, _ in select(wait):
+                    self._advance(key.data)
+                if clock() - looked > _TICK_NS:
+                    looked = clock()
+                    self._look(looked)
+        finally:
+            for flight in self._flights:
+                flight.sock.close()
+            self._selector.close()
+        return self._finished
+
+    def _launch(self, call: Call, due_ns: int | None) -> None:
+        family, kind, protocol, _, address = self._address
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = sock.connect_ex(address)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_hostname=self._name, do_handshake_on_connect=False)
+        else:
+            kernel_stamps(sock)
+        flight = _Flight(call, sock, call.payload, time.monotonic_ns(), due_ns, self._tls is not None)
+        self._flights.add(flight)
+        self._selector.register(sock, selectors.EVENT_WRITE, flight)
+        if code not in (0, errno.EINPROGRESS):
+            self._end(flight, f"cannot connect: {os.strerror(code)}")
+
+    def _advance(self, flight: _Flight) -> None:
+        """A socket is ready: take one step."""
+        try:
+            if flight.shaking:
+                self._shake(flight)
+            elif flight.unsent:
+                self._send(flight)
+            elif isinstance(flight.sock, ssl.SSLSocket):
+                self._read_tls(flight)
+            else:
+                data, ancillary, _, _ = flight.sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
+                flight.last_ns = now = time.monotonic_ns()
+                flight.reads.append((now, ancillary, data))
+                if not data or data.endswith(LAST_CHUNK):
+                    self._end(flight, None)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._end(flight, error.strerror or str(error))
+
+    def _shake(self, flight: _Flight) -> None:
+        assert isinstance(flight.sock, ssl.SSLSocket)
+        try:
+            flight.sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._selector.modify(flight.sock, selectors.EVENT_READ, flight)
+            return
+        flight.shaking = False
+        self._selector.modify(flight.sock, selectors.EVENT_WRITE, flight)
+
+    def _send(self, flight: _Flight) -> None:
+        if not flight.sent_ns:
+            code = flight.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                self._end(flight, f"cannot connect: {os.strerror(code)}")
+                return
+            flight.offset = clock_offset()
+            flight.sent_ns = flight.last_ns = time.monotonic_ns()
+        flight.unsent = flight.unsent[flight.sock.send(flight.unsent) :]
+        if not flight.unsent:
+            self._selector.modify(flight.sock, selectors.EVENT_READ, flight)
+
+    def _read_tls(self, flight: _Flight) -> None:
+        """TLS may hold back whole records: read until it asks for more."""
+        while flight in self._flights:
+            data = flight.sock.recv(READ_SIZE)
+            flight.last_ns = now = time.monotonic_ns()
+            flight.reads.append((now, [], data))
+            if not data or data.endswith(LAST_CHUNK):
+                self._end(flight, None)
+
+    def _end(self, flight: _Flight, error: str | None) -> None:
+        ended = time.monotonic_ns()
+        self._selector.unregister(flight.sock)
+        flight.sock.close()
+        self._flights.discard(flight)
+        if error is not None:  # the measurement is invalid already: let what is under way end, send nothing more
+            self._pending.clear()
+            self._calls = iter(())
+        following = next(self._calls, None)
+        offsets = (flight.offset, clock_offset() if flight.offset else 0)
+        recording = Recording(flight.sent_ns or ended, tuple(flight.reads), offsets, error=error)
+        self._finished.append(Finished(flight.call, recording, ended, following is not None, flight.due_ns))
+        if following is not None:
+            self._launch(following, None)
+        elif not self._pending and not self._draining:
+            self._draining = True
+            self._drained()
+
+    def _look(self, now: int) -> None:
+        """Once a second: streams that fell silent have ended unnoticed, time out, or the server is gone."""
+        silent = [f for f in self._flights if now - f.last_ns > _TICK_NS]
+        if silent:
+            self._check()
+        for flight in silent:
+            seconds = (now - flight.last_ns) / 1e9
+            limit = self._limits.idle_s if flight.reads else self._limits.first_token_s
+            if not flight.sent_ns:
+                limit = self._limits.connect_s
+            if flight.reads and parse_http(stamped(Recording(0, tuple(flight.reads), (0, 0)))).complete:
+                self._end(flight, None)
+            elif seconds > limit:
+                self._end(flight, f"timed out: nothing came for {seconds:.0f} s")

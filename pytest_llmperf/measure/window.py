@@ -1,0 +1,86 @@
+"""The steady window of a load: when it starts and ends, and what happened inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmperf.measure.outcome import Outcome
+from pytest_llmperf.measure.timing import weighted_percentiles
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An outcome in its place: when it ended (monotonic ns) and whether another request took its stream."""
+
+    outcome: Outcome
+    ended_ns: int
+    successor: bool
+
+
+@dataclass(frozen=True)
+class Window:
+    """``start_ns`` (excluded) to ``end_ns`` (included) on the monotonic clock."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+def closed_window(ended: Sequence[Ended], streams: int) -> Window | None:
+    """From when all streams are decoding to when the first of them has no successor; None when that is no time.
+
+    All streams are decoding once the first request of every stream has its first chunk.
+    """
+    first = sorted(ended, key=lambda e: e.outcome.sent_ns)[:streams]
+    start = max(e.outcome.answer.chunks[0].at_ns for e in first)
+    end = min((e.outcome.answer.chunks[-1].at_ns for e in ended if not e.successor), default=start)
+    return Window(start, end) if end > start else None
+
+
+def open_window(ended: Sequence[Ended]) -> Window | None:
+    """From when the first request has ended (as many leave as come, from then on) to the last arrival."""
+    start = min(e.outcome.answer.chunks[-1].at_ns for e in ended)
+    end = max(e.outcome.sent_ns for e in ended)
+    return Window(start, end) if end > start else None
+
+
+def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, float]:
+    """Metrics over the window.
+
+    ``output_tok_s``: tokens that arrived in it / its length. ``stream_tok_s``: tokens after the first chunk of each
+    stream inside it / time from that first to its last chunk, summed over streams before dividing, so each counts by
+    its time. ITL: pooled over the per-token gaps inside. ``ttft_ms``, ``e2e_ms``: medians of the requests sent inside
+    (of all, when none was: the streams then start together only).
+    """
+    tokens = decoded = span = 0.0
+    gaps: list[float] = []
+    weights: list[float] = []
+    for outcome in outcomes:
+        times = outcome.timing
+        if times is None:
+            continue
+        at = outcome.sent_ns + times.at * 1e6
+        inside = (at > window.start_ns) & (at <= window.end_ns)
+        tokens += float(times.tokens[inside].sum())
+        mine, counts = at[inside], times.tokens[inside]
+        if len(mine) > 1:
+            decoded += float(counts[1:].sum())
+            span += float(mine[-1] - mine[0]) / 1e9
+            gaps.extend(np.diff(mine) / 1e6 / counts[1:])
+            weights.extend(counts[1:])
+    values = {"output_tok_s": tokens / window.seconds}
+    if span > 0:
+        rate = decoded / span
+        p50, p99 = weighted_percentiles(np.array(gaps), np.array(weights), (50, 99))
+        values |= {"stream_tok_s": rate, "tpot_ms": 1e3 / rate, "itl_p50_ms": p50, "itl_p99_ms": p99}
+    timed = [o for o in outcomes if o.timing is not None]
+    sent_inside = [o for o in timed if window.start_ns <= o.sent_ns <= window.end_ns] or timed
+    values["ttft_ms"] = float(np.median([o.timing.ttft_ms for o in sent_inside if o.timing]))
+    values["e2e_ms"] = float(np.median([o.timing.e2e_ms for o in sent_inside if o.timing]))
+    return values
