@@ -58,7 +58,7 @@ SIGNS: Sequence[Sign] = (
         "the number of running requests, or raise tp",
     ),
     _sign(
-        r"nccl (?:error|warn).*|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage",
+        r"nccl error\b.*|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage",
         "an NCCL error",
         "look at the NCCL_* variables this config sets; nccl={'debug': 'INFO'} makes NCCL say more",
     ),
@@ -89,7 +89,7 @@ SIGNS: Sequence[Sign] = (
         "check the model's name or path, HF_TOKEN for gated models, and HF_HUB_OFFLINE",
     ),
     _sign(
-        r"No module named '?([\w.]+)'?",
+        r"(?:ModuleNotFoundError|python[\d.]*): .*?No module named '?([\w.]+)'?",
         r"the Python that starts it has no module \1",
         "point [tool.llmperf.engines.<name>] command at the Python of the engine's own environment",
     ),
@@ -141,6 +141,14 @@ _SIGNALS = {
 }
 #: ``SomethingError: message`` behind the prefixes that engines put before a traceback's lines.
 _EXCEPTION = re.compile(r"(?:^|[\s\]|)])((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit)): (.+)$")
+#: Lines that healthy starts print too: by their level, or because what they tell was survived.
+_HARMLESS = re.compile(
+    r"^(?:\([^)]*\) ?)?(?:\[[^\]]*\] ?)?(?:INFO|DEBUG|WARNING|WARN)\b|\w+Warning:"
+    r"|\bignor(?:e|ed|ing)\b|\bfall(?:ing|s)? back\b",
+    re.IGNORECASE,
+)
+#: Lines at the end in which a cause is looked for first.
+_END = 400
 #: Exceptions that only pass on that something else went wrong.
 _CASCADE = re.compile(r"root cause above|engine core initialization failed|see (?:stack )?trace above", re.IGNORECASE)
 
@@ -158,15 +166,18 @@ def exit_text(code: int) -> str:
 
 def find_cause(log: str, code: int | None, crash_patterns: Iterable[tuple[re.Pattern[str], str]] = ()) -> Cause:
     """The cause of an end: the engine's own signs first, then those of any engine, the signal, the exception."""
-    text = printable(log)
-    for sign in (*(Sign(pattern, what) for pattern, what in crash_patterns), *SIGNS):
-        if found := sign.pattern.search(text):
-            advice = sign.advice or next((s.advice for s in SIGNS if s.pattern.search(found.group())), "")
-            return Cause(_expand(found, sign.what), _line_at(text, found.start()), advice)
+    lines = [line for line in printable(log).splitlines() if not _HARMLESS.search(line)]
+    signs = (*(Sign(pattern, what) for pattern, what in crash_patterns), *SIGNS)
+    text = "\n".join(lines)
+    for part in ("\n".join(lines[-_END:]), text):
+        for sign in signs:
+            if found := sign.pattern.search(part):
+                advice = sign.advice or next((s.advice for s in SIGNS if s.pattern.search(found.group())), "")
+                return Cause(_expand(found, sign.what), _line_at(part, found.start()), advice)
     if code is not None and code < 0 and -code in _SIGNALS:
         what, advice = _SIGNALS[signal.Signals(-code)]
         return Cause(what, advice=advice)
-    errors = [m for m in map(_EXCEPTION.search, text.splitlines()) if m and not _CASCADE.search(m.group())]
+    errors = [m for m in map(_EXCEPTION.search, lines) if m and not _CASCADE.search(m.group())]
     if errors:
         return Cause(_cut(f"{errors[-1].group(1)}: {errors[-1].group(2)}"))
     return Cause(exit_text(code) if code is not None else "no known cause in its log")

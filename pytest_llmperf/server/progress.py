@@ -9,14 +9,15 @@ import psutil
 
 from pytest_llmperf.server.masking import printable
 
-#: Signs that hold for any engine, after the engine's own.
+#: Signs that hold for any engine, after the engine's own. A bare progress bar belongs to the stage before it.
 GENERIC: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"(?i)capturing.*graph|graph captur"), "capturing graphs"),
+    (re.compile(r"(?i)capturing (?:batches|.*graph)|graph captur"), "capturing graphs"),
     (re.compile(r"(?i)load\w*.*(?:weight|shard|checkpoint|safetensors|tensors|model)"), "loading weights"),
     (re.compile(r"(?i)download|fetching \d+ files"), "downloading"),
     (re.compile(r"(?i)compil|autotun|warm(?:ing)?[ -]?up|torch\.compile|inductor|\bjit\b"), "compiling kernels"),
-    (re.compile(r"\d+%\|"), "working"),
+    (re.compile(r"\d+%\|"), ""),
 )
+LONGEST = 250
 _PERCENT = re.compile(r"(\d{1,3})(?:\.\d+)?\s?%")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d\d-\d\d(?= \d\d:)|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|\bpid=\d+")
 _COMPILERS = re.compile(r"^(?:nvcc|cicc|ptxas|cudafe\+\+|fatbinary|ninja|cc1plus|clang\S*|hipcc|ld\.lld|nvlink|lld)$")
@@ -26,7 +27,8 @@ class Progress:
     """Reads a log piece by piece. A line that only repeats an earlier one, but for its time, is no progress."""
 
     def __init__(self, patterns: Iterable[tuple[re.Pattern[str], str]], now: float) -> None:
-        self._patterns = (*patterns, *GENERIC)
+        self._own = tuple(patterns)
+        self._patterns = (*self._own, *GENERIC)
         self._seen: set[str] = set()
         self._rest = ""
         self._cpu: dict[int, float] = {}
@@ -43,14 +45,15 @@ class Progress:
             self._line(line, now)
 
     def _line(self, line: str, now: float) -> None:
-        for pattern, what in self._patterns:
+        # Long lines are dumps of arguments, full of words that mean nothing there.
+        for pattern, what in self._patterns if len(line) <= LONGEST else self._own:
             if found := pattern.search(line):
                 shape = _CLOCK.sub("", line)
                 if shape in self._seen:
                     return
                 self._seen.add(shape)
                 percent = _PERCENT.search(line)
-                words = found.expand(what) if "\\" in what else what
+                words = (found.expand(what) if "\\" in what else what) or _PERCENT.sub("", self.stage).rstrip()
                 self.stage = words if percent is None or "%" in words else f"{words} {percent.group(1)} %"
                 self.at = now
                 return

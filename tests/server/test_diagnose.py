@@ -1,0 +1,113 @@
+"""The cause comes first, in words, whatever the engine printed around it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.server.diagnose import LINE_WIDTH, exit_text, find_cause, port_lost, tail
+from tests.fake_engine.faults import CRASHES, HOSTILE
+
+CAUSES = {
+    "oom": "out of GPU memory",
+    "nccl": "an NCCL error",
+    "backend": "the attention backend is not supported here",
+    "arch": "the engine does not support this model's architecture",
+    "kernel": "a kernel does not support this GPU's architecture",
+    "model": "the model could not be found or read",
+    "gated": "the model could not be found or read",
+    "port": "its port was already in use",
+    "module": "the Python that starts it has no module flashinfer",
+    "usage": "it does not know the flag --no-such-flag 3",
+    "context": "out of GPU memory",
+    "segfault": "crashed (SIGSEGV)",
+    "illegal": "CUDA error: an illegal memory access was encountered",
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_known_crashes_are_named(name: str) -> None:
+    noise = "[2026-11-29 14:49:27] INFO starting\n"
+    after = "\nRuntimeError: Engine core initialization failed. See root cause above.\n"
+    found = find_cause(noise + CRASHES[name] + after, -11 if name == "segfault" else 1)
+    assert CAUSES[name] in found.what
+    assert found.line or name in ("segfault", "illegal")
+
+
+def test_an_engines_own_sign_wins_and_may_use_its_groups() -> None:
+    own = [(re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died")]
+    found = find_cause("ImportError: x\nRank 3 scheduler is dead. See above\n", 1, own)
+    assert found.what == "the scheduler of rank 3 died"
+    assert found.line == "Rank 3 scheduler is dead. See above"
+
+
+def test_an_engines_own_sign_keeps_the_general_advice() -> None:
+    own = [(re.compile(r"torch\.OutOfMemoryError: [^\n]*"), "out of GPU memory while loading")]
+    found = find_cause(CRASHES["oom"], 1, own)
+    assert found.what == "out of GPU memory while loading"
+    assert "mem_fraction_static" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "killed by SIGKILL"), (-4, "SIGILL"), (-7, "SIGBUS"), (3, "exit code 3"), (-12, "ended by SIGUSR2")],
+)
+def test_without_a_word_in_the_log_the_exit_code_speaks(code: int, words: str) -> None:
+    assert words in find_cause("all fine\n", code).what
+
+
+def test_an_unknown_exception_is_quoted_but_not_the_one_that_points_back() -> None:
+    log = (
+        "(EngineCore pid=640) ERROR Traceback (most recent call last):\n"
+        "(EngineCore pid=640) ERROR 11-29 14:42:00 [core.py:1] KeyError: 'model.layers.0'\n"
+        "(APIServer pid=510) RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    assert find_cause(log, 1).what == "KeyError: 'model.layers.0'"
+
+
+def test_the_first_sign_in_the_log_is_shown() -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory. first\n" + "worker: CUDA out of memory. echo\n" * 5
+    assert find_cause(log, 1).line.endswith("first")
+
+
+def test_real_logs_of_good_starts_show_no_cause() -> None:
+    for text in (
+        "INFO 11-29 14:42:00 Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN']\n",
+        "[2026-11-29 14:49:28] Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit\n",
+        "[2026-11-29 14:49:56] Ignore import error when loading sglang.srt.models.inkling: No module named 'helion'\n",
+        "WARNING Custom allreduce is disabled because your platform lacks GPU P2P capability\n",
+    ):
+        assert find_cause(text, 1).what == "exit code 1"
+
+
+def test_the_end_of_a_log_says_more_than_its_beginning() -> None:
+    survived = "torch.OutOfMemoryError: CUDA out of memory. retried with less\n"
+    log = survived + "step\n" * 500 + "ModuleNotFoundError: No module named 'flashinfer'\n"
+    assert "flashinfer" in find_cause(log, 1).what
+    assert find_cause(survived + "step\n" * 500, 1).what == "out of GPU memory"
+
+
+def test_hostile_bytes_are_shown_harmless() -> None:
+    shown = tail(HOSTILE.decode("utf-8", "replace"), 50)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]", shown.replace("\n", ""))
+    assert max(map(len, shown.splitlines())) <= LINE_WIDTH + len("  | ")
+    assert "owned" not in shown  # the window title that the log tried to set
+
+
+def test_a_tail_is_the_last_lines_and_an_empty_log_says_so() -> None:
+    assert tail("\n".join(str(n) for n in range(100)), 2) == "  | 98\n  | 99"
+    assert "wrote nothing" in tail("")
+
+
+def test_port_lost_reads_every_engines_words(tmp_path: Path) -> None:
+    assert port_lost(CRASHES["port"])
+    assert port_lost("OSError: [Errno 98] Address already in use")
+    assert port_lost("main: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 1")
+    assert not port_lost("INFO: Uvicorn running on http://127.0.0.1:30000")
+
+
+def test_exit_text() -> None:
+    assert exit_text(0) == "exit code 0"
+    assert exit_text(-200) == "signal 200"

@@ -1,0 +1,206 @@
+"""Ready means: our process, our port, our key, our model, and a token really made. Anything else says why, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pytest_llmperf.engines.base import Command, Endpoint, EngineSettings
+from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.server.config import ServerConfig
+from tests.server.fakes import ENGINES, FAKE, FakeEngine, Pools, config, pids_in
+
+#: A start that works would take far longer than any failure here may.
+LONG = 3600.0
+
+
+def failure(pools: Pools, asked: ServerConfig, **settings: object) -> str:
+    with pytest.raises(LaunchError) as caught:
+        pools(startup_timeout=LONG, **settings).get(asked)
+    return str(caught.value)
+
+
+def test_a_crash_says_its_cause_first_then_the_log_and_where_it_is(pools: Pools, tmp_path: Path) -> None:
+    text = failure(pools, config(crash="oom", hostile_log=1, env={"HF_TOKEN": "hf_verysecret123"}, log_secrets=1))
+    assert text.splitlines()[0].startswith("fake fake-model did not start (")
+    assert text.splitlines()[0].endswith("out of GPU memory")
+    assert "what to do: lower the memory fraction" in text
+    assert "  | torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB." in text
+    log = next((tmp_path / "logs").glob("*.log"))
+    assert f"full log: {log}" in text
+    assert "hf_verysecret123" not in text + log.read_text("utf-8", "replace")
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_a_wrong_flag_is_named(pools: Pools) -> None:
+    text = failure(pools, config(strict=1, flags={"no_such_flag": 3}))
+    assert "it does not know the flag --no-such-flag" in text.splitlines()[0]
+
+
+def test_a_program_that_does_not_exist(pools: Pools) -> None:
+    text = failure(pools, config(), engines={"fake": EngineSettings(command=("/no/such/python",))})
+    assert "/no/such/python" in text
+    assert "[tool.llmperf.engines.fake] command" in text
+
+
+def test_an_engine_that_dies_of_its_first_request(pools: Pools, tmp_path: Path) -> None:
+    text = failure(pools, config(die="1", die_code=-4, pids_file=tmp_path / "pids"))
+    assert "SIGILL" in text.splitlines()[0]
+
+
+def test_health_alone_is_not_ready(pools: Pools) -> None:
+    text = failure(pools, config(generation_broken=1))
+    assert "is up but answered a completion with HTTP 500" in text.splitlines()[0]
+
+
+def test_no_progress_is_given_up(pools: Pools, tmp_path: Path) -> None:
+    asked = config(hang="600", startup_timeout=2.0, pids_file=tmp_path / "pids")
+    text = failure(pools, asked)
+    assert "showed no progress for 2 s" in text
+    assert "startup_timeout" in text
+    from tests.server.fakes import alive
+
+    assert alive(pids_in(tmp_path / "pids")["main"]) == []
+
+
+def test_progress_extends_the_timeout(pools: Pools) -> None:
+    server = pools(startup_timeout=3.0).get(config(start_s=4.5, start_tick_s=0.5))
+    assert server.launch.startup_s > 4.5
+
+
+def test_ready_waits_for_health(pools: Pools) -> None:
+    server = pools().get(config(ready_s=0.5))
+    assert server.launch.startup_s > 0.5
+
+
+def test_progress_is_told_as_plain_lines_or_on_one_line(pools: Pools) -> None:
+    pools(plain_progress=True, worker="gw1").get(config(start_s=0.5))
+    assert pools.said
+    assert all(line.startswith("[gw1] fake fake-model: ") for line in pools.said)
+    assert any("loading weights" in line for line in pools.said)
+    assert len(pools.said) < 10
+    pools.said.clear()
+    pools(plain_progress=False).get(config(start_s=2.5, start_tick_s=0.2))
+    assert pools.said
+    assert all(line.startswith("\rfake fake-model: ") for line in pools.said)
+
+
+# -- whose server is it?
+
+
+class Stolen(FakeEngine):
+    """Before its first start somebody else takes the port."""
+
+    name: ClassVar[str] = "stolen"
+
+    def __init__(self) -> None:
+        self.thief: socket.socket | None = None
+
+    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
+        if self.thief is None:
+            self.thief = socket.socket()
+            self.thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self.thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.thief.bind(("127.0.0.1", endpoint.port))
+            self.thief.listen()
+        return super().command(config, settings, endpoint)
+
+
+def test_a_port_lost_in_the_race_is_replaced(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Stolen()
+    monkeypatch.setitem(ENGINES, "stolen", engine)
+    server = pools().get(config(engine="stolen"))
+    assert engine.thief is not None
+    lost = engine.thief.getsockname()[1]
+    assert server.launch.endpoint.port != lost
+    assert server.launch.notes[0] == f"port {lost} was lost to another program; started again"
+    engine.thief.close()
+
+
+def test_another_server_on_a_fixed_port_is_never_taken_for_ours(pools: Pools) -> None:
+    foreign = pools().get(config(flags={"no_key": True}))
+    port = foreign.launch.endpoint.port
+    text = failure(pools, config(start_s=60), engines={"fake": EngineSettings(port=port)})
+    assert f"port {port} is answered by pid {foreign.launch.pids[0]} (python" in text
+    foreign.check()
+
+
+def test_a_server_that_takes_any_key_is_refused(pools: Pools) -> None:
+    drop = (
+        "import os, sys; a = sys.argv[1:]; i = a.index('--api-key'); del a[i:i+2]; "
+        f"os.execv(sys.executable, [sys.executable, {str(FAKE)!r}, *a])"
+    )
+    text = failure(pools, config(), engines={"fake": EngineSettings(command=(sys.executable, "-c", drop))})
+    assert "takes any API key" in text
+
+
+def test_a_server_of_another_model_is_refused(pools: Pools) -> None:
+    text = failure(pools, config(flags={"served_model_name": "other-model"}))
+    assert "serves other-model, not fake-model" in text
+
+
+def test_two_pools_at_once_never_collide(pools: Pools) -> None:
+    servers = [pools().get(config(seed=n % 2)) for n in range(4)]
+    assert len({s.launch.endpoint.port for s in servers}) == 4
+    assert len({s.launch.id for s in servers}) == 4
+    for server in servers:
+        server.check()
+
+
+# -- what it resolved to
+
+
+def test_a_replaced_backend_is_an_error_that_names_both(pools: Pools) -> None:
+    asked = config(attention_backend="flashinfer", replace_backend="triton")
+    pool = pools()
+    for _ in range(2):
+        with pytest.raises(LaunchError) as caught:
+            pool.get(asked)
+        assert "attention_backend: declared flashinfer, effective triton (replaced)" in str(caught.value)
+        assert "allow_mismatch=['attention_backend']" in str(caught.value)
+    assert len(pool.launches) == 1
+    assert pool.failures[asked.key] == [str(caught.value)]
+    allowed = config(attention_backend="flashinfer", replace_backend="triton", allow_mismatch=("attention_backend",))
+    server = pool.get(allowed)
+    assert "attention_backend: declared flashinfer, effective triton (replaced)" in server.launch.notes
+    assert len(pool.launches) == 1
+
+
+def test_variables_reach_the_engine_and_nothing_else(
+    pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    before = dict(os.environ)
+    log = tmp_path / "launches"
+    asked = ServerConfig("fake", "fake-model", nccl={"NCCL_PROTO": "LL"}, env={"FAKE_LAUNCH_LOG": str(log)})
+    server = pools().get(asked)
+    assert dict(os.environ) == before
+    env = json.loads(log.read_text())["env"]
+    assert (env["NCCL_PROTO"], env["NCCL_ALGO"]) == ("LL", "Tree")
+    assert "inherited from the environment: NCCL_ALGO=Tree" in server.launch.notes
+
+
+def test_no_shell_reads_what_is_declared(pools: Pools, tmp_path: Path) -> None:
+    model = f"$(touch {tmp_path}/owned); `touch {tmp_path}/owned` && touch {tmp_path}/owned > x | y"
+    server = pools().get(config(model=model))
+    assert server.launch.model == model
+    assert not (tmp_path / "owned").exists()
+
+
+def test_counters_and_log(pools: Pools) -> None:
+    before = time.time()
+    server = pools().get(config())
+    counters = server.counters()
+    assert counters is not None
+    assert counters.generation_tokens
+    assert counters.generation_tokens >= 2
+    assert "POST /v1/completions" in server.log()
+    assert before - 1 < server.launch.started_at < time.time()
