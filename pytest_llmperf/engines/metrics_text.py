@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from prometheus_client.parser import text_string_to_metric_families
-
 
 class Metrics:
     """One body of ``/metrics``; empty when the text is not an exposition (half a body, an HTML error page)."""
 
     def __init__(self, text: str) -> None:
+        # here, because it brings an HTTP server with it that the start of a pytest session can do without
+        from prometheus_client.parser import text_string_to_metric_families
+
         try:
             self._samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
         except ValueError:

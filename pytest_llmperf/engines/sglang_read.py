@@ -126,14 +126,17 @@ def mismatches(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mis
 def counters(text: str) -> Counters:
     """Names of SGLang 0.4 to 0.5.23."""
     m = Metrics(text)
+    prompt = m.total("sglang:prompt_tokens_total")
+    cached = m.total("sglang:cached_tokens_total")
     return Counters(
         generation_tokens=m.total("sglang:generation_tokens_total"),
-        prompt_tokens=m.total("sglang:prompt_tokens_total"),
-        cached_tokens=m.total("sglang:cached_tokens_total"),
+        prompt_tokens=prompt,
+        # the counter is born with the first cached token
+        cached_tokens=0.0 if cached is None and prompt is not None else cached,
         preemptions=m.total("sglang:num_retracted_requests_total"),
         running=m.total("sglang:num_running_reqs"),
         waiting=m.total("sglang:num_queue_reqs"),
         drafts=m.total("sglang:spec_verify_calls_total"),
-        acceptance_length=m.mean("sglang:spec_accept_length"),
+        acceptance_length=m.mean("sglang:spec_accept_length") or None,  # 0 where nothing is drafted
         uncaptured_batches=m.total("sglang:cuda_graph_passes_total", mode="decode_none"),
     )

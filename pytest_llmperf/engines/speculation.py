@@ -44,8 +44,10 @@ class Speculation:
             for key in mapping
             if key not in known
         ]
-        method = str(mapping.get("method"))
-        if method not in methods:
+        method = str(mapping.get("method") or "")
+        if not method:
+            found.append(f"{engine} needs a speculative method: one of {', '.join(sorted(methods))}")
+        elif method not in methods:
             found.append(
                 f"{engine} has no speculative method {method!r}{nearest(method, methods)}; "
                 f"it has {', '.join(sorted(methods))}"

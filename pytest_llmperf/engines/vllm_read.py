@@ -86,7 +86,6 @@ def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[st
         model=of("model_config", "model"),
         dtype=of("model_config", "dtype"),
         quantization=of("model_config", "quantization"),
-        attention_backend=of("attention_config", "backend"),
         cuda_graph=_graphs(of("compilation_config", "cudagraph_mode"), of("model_config", "enforce_eager")),
         custom_all_reduce=_negated(of("parallel_config", "disable_custom_all_reduce")),
         prefix_cache=of("cache_config", "enable_prefix_caching"),

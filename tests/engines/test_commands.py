@@ -1,0 +1,320 @@
+"""Command lines: every portable key on every engine is translated, or refused with a reason."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.engines.base import PORTABLE, Command, Endpoint, Engine, EngineSettings
+from pytest_llmperf.engines.registry import builtin
+from pytest_llmperf.server.config import ServerConfig
+
+ENGINES = builtin()
+ENDPOINT = Endpoint("127.0.0.1", 4321, "the-key")
+#: What each engine's command line starts with, for model="org/m".
+PROGRAM = {
+    "sglang": ["python", "-m", "sglang.launch_server"],
+    "vllm": ["vllm", "serve"],
+    "llamacpp": [sys.executable, "-m", "pytest_llmperf.engines.llamacpp_serve"],
+}
+BARE = {
+    "sglang": [
+        *("--model-path", "org/m", "--served-model-name", "org/m", "--host", "127.0.0.1", "--port", "4321"),
+        *("--api-key", "the-key", "--enable-metrics", "--enable-cache-report"),
+    ],
+    "vllm": [
+        *("org/m", "--served-model-name", "org/m", "--host", "127.0.0.1", "--port", "4321"),
+        "--enable-prompt-tokens-details",
+    ],
+    "llamacpp": [
+        *("--model", "m.gguf", "--alias", "m.gguf", "--host", "127.0.0.1", "--port", "4321", "--metrics"),
+        *("--threads", "1", "--parallel", "4", "--ctx-size", "0"),
+    ],
+}
+EAGLE3 = {"method": "eagle3", "model": "org/drafter", "num_tokens": 3}
+NGRAM = {"method": "ngram", "num_tokens": 4}
+
+#: (engine, declared, arguments added to the bare command line)
+TRANSLATED: list[tuple[str, dict[str, Any], list[str]]] = [
+    ("sglang", {"tokenizer": "org/t"}, ["--tokenizer-path", "org/t"]),
+    ("sglang", {"tp": 8}, ["--tp-size", "8"]),
+    ("sglang", {"dp": 2}, ["--dp-size", "2"]),
+    ("sglang", {"pp": 2}, ["--pp-size", "2"]),
+    ("sglang", {"dtype": "bfloat16"}, ["--dtype", "bfloat16"]),
+    ("sglang", {"quantization": "fp8"}, ["--quantization", "fp8"]),
+    ("sglang", {"load_format": "dummy"}, ["--load-format", "dummy"]),
+    ("sglang", {"attention_backend": "flashinfer"}, ["--attention-backend", "flashinfer"]),
+    ("sglang", {"cuda_graph": True}, []),
+    (
+        "sglang",
+        {"cuda_graph": False},
+        ["--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"],
+    ),
+    ("sglang", {"custom_all_reduce": True}, []),
+    ("sglang", {"custom_all_reduce": False}, ["--disable-custom-all-reduce"]),
+    ("sglang", {"prefix_cache": True}, []),
+    ("sglang", {"prefix_cache": False}, ["--disable-radix-cache"]),
+    ("sglang", {"max_running_requests": 32}, ["--max-running-requests", "32"]),
+    ("sglang", {"context_length": 4096}, ["--context-length", "4096"]),
+    ("sglang", {"seed": 7}, ["--random-seed", "7"]),
+    (
+        "sglang",
+        {"speculative": EAGLE3},
+        [
+            *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "org/drafter"),
+            *("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
+        ],
+    ),
+    (
+        "sglang",
+        {"speculative": {**EAGLE3, "num_tokens": 16, "num_steps": 5, "topk": 4}},
+        [
+            *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "org/drafter"),
+            *("--speculative-num-steps", "5", "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "16"),
+        ],
+    ),
+    ("sglang", {"speculative": {"method": "mtp"}}, ["--speculative-algorithm", "NEXTN"]),
+    (
+        "sglang",
+        {"speculative": NGRAM},
+        ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "5"],
+    ),
+    ("vllm", {"tokenizer": "org/t"}, ["--tokenizer", "org/t"]),
+    ("vllm", {"tp": 8}, ["--tensor-parallel-size", "8"]),
+    ("vllm", {"dp": 2}, ["--data-parallel-size", "2"]),
+    ("vllm", {"pp": 2}, ["--pipeline-parallel-size", "2"]),
+    ("vllm", {"dtype": "bfloat16"}, ["--dtype", "bfloat16"]),
+    ("vllm", {"quantization": "fp8"}, ["--quantization", "fp8"]),
+    ("vllm", {"load_format": "dummy"}, ["--load-format", "dummy"]),
+    ("vllm", {"attention_backend": "flashinfer"}, ["--attention-backend", "FLASHINFER"]),
+    ("vllm", {"attention_backend": "triton"}, ["--attention-backend", "TRITON_ATTN"]),
+    ("vllm", {"cuda_graph": True}, []),
+    ("vllm", {"cuda_graph": False}, ["--enforce-eager"]),
+    ("vllm", {"custom_all_reduce": True}, []),
+    ("vllm", {"custom_all_reduce": False}, ["--disable-custom-all-reduce"]),
+    ("vllm", {"prefix_cache": True}, ["--enable-prefix-caching"]),
+    ("vllm", {"prefix_cache": False}, ["--no-enable-prefix-caching"]),
+    ("vllm", {"max_running_requests": 32}, ["--max-num-seqs", "32"]),
+    ("vllm", {"context_length": 4096}, ["--max-model-len", "4096"]),
+    ("vllm", {"seed": 7}, ["--seed", "7"]),
+    (
+        "vllm",
+        {"speculative": EAGLE3},
+        ["--speculative-config", '{"method":"eagle3","num_speculative_tokens":3,"model":"org/drafter"}'],
+    ),
+    (
+        "vllm",
+        {"speculative": {**EAGLE3, "acceptance_length": 2.5}},
+        [
+            "--speculative-config",
+            '{"method":"eagle3","num_speculative_tokens":3,"model":"org/drafter",'
+            '"rejection_sample_method":"synthetic","synthetic_acceptance_length":2.5}',
+        ],
+    ),
+    (
+        "vllm",
+        {"speculative": NGRAM, "flags": {"speculative_config": {"prompt_lookup_min": 2}}},
+        [
+            "--speculative-config",
+            '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":2}',
+        ],
+    ),
+    ("llamacpp", {"prefix_cache": True}, ["--cache-prompt"]),
+    ("llamacpp", {"prefix_cache": False}, ["--no-cache-prompt"]),
+    ("llamacpp", {"seed": 7}, ["--seed", "7"]),
+    (
+        "llamacpp",
+        {"speculative": {**NGRAM, "acceptance_length": 2}},
+        ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "4", "--spec-synth-len", "2"],
+    ),
+    (
+        "llamacpp",
+        {"speculative": {"method": "draft_model", "model": "d.gguf", "num_tokens": 3}},
+        ["--spec-type", "draft-simple", "--model-draft", "d.gguf", "--spec-draft-n-max", "3"],
+    ),
+]
+#: Changes to values of the bare command line instead of additions.
+CHANGED = [
+    ("llamacpp", {"max_running_requests": 2, "context_length": 2048}, ("2", "4096")),
+    ("llamacpp", {"context_length": 1024}, ("4", "4096")),
+]
+#: A value for each portable key, for the tests that go over all of them.
+SAMPLES: dict[str, Any] = {
+    "tokenizer": "org/t",
+    "tp": 2,
+    "dp": 2,
+    "pp": 2,
+    "dtype": "bfloat16",
+    "quantization": "fp8",
+    "load_format": "dummy",
+    "attention_backend": "flashinfer",
+    "cuda_graph": False,
+    "custom_all_reduce": False,
+    "prefix_cache": False,
+    "max_running_requests": 8,
+    "context_length": 2048,
+    "speculative": NGRAM,
+    "seed": 1,
+    "nccl": {"NCCL_PROTO": "LL"},
+}
+
+
+def config(engine: str, **declared: Any) -> ServerConfig:
+    return ServerConfig(engine=engine, model="m.gguf" if engine == "llamacpp" else "org/m", **declared)
+
+
+def command(engine: str, settings: EngineSettings = EngineSettings(), **declared: Any) -> Command:  # noqa: B008
+    return ENGINES[engine].command(config(engine, **declared), settings, ENDPOINT)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_bare_command_line(engine: str) -> None:
+    assert list(command(engine).argv) == PROGRAM[engine] + BARE[engine]
+
+
+@pytest.mark.parametrize(("engine", "declared", "added"), TRANSLATED, ids=lambda v: v if isinstance(v, str) else None)
+def test_portable_keys(engine: str, declared: dict[str, Any], added: list[str]) -> None:
+    assert ENGINES[engine].problems(config(engine, **declared)) == []
+    assert list(command(engine, **declared).argv) == PROGRAM[engine] + BARE[engine] + added
+
+
+@pytest.mark.parametrize(("engine", "declared", "values"), CHANGED)
+def test_slots_share_the_context(engine: str, declared: dict[str, Any], values: tuple[str, str]) -> None:
+    argv = command(engine, **declared).argv
+    assert (argv[argv.index("--parallel") + 1], argv[argv.index("--ctx-size") + 1]) == values
+
+
+@pytest.mark.parametrize("key", PORTABLE)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_key_is_dropped_in_silence(engine: str, key: str) -> None:
+    """Each portable key changes the command, or is a problem that names engine and key."""
+    adapter, declared = ENGINES[engine], {key: SAMPLES[key]}
+    problems = adapter.problems(config(engine, **declared))
+    if key in adapter.portable:
+        assert problems == []
+        assert command(engine, **declared) != command(engine)
+    else:
+        assert len(problems) == 1
+        assert engine in problems[0]
+        assert f"{key}=" in problems[0]
+
+
+def test_the_samples_cover_the_config() -> None:
+    others = {"engine", "model", "env", "flags", "startup_timeout", "allow_mismatch"}
+    assert {f.name for f in fields(ServerConfig)} - others == set(PORTABLE) == set(SAMPLES)
+
+
+def test_nccl_and_env_reach_the_server_only() -> None:
+    made = command("sglang", nccl={"NCCL_PROTO": "LL"}, env={"X": "1", "NCCL_ALGO": "Ring"})
+    assert made.env == {"NCCL_PROTO": "LL", "X": "1", "NCCL_ALGO": "Ring"}
+    assert command("llamacpp", env={"X": "1"}).env == {"X": "1", "LLAMA_API_KEY": "the-key"}
+
+
+def test_keys_stay_off_the_command_line_where_the_engine_can_read_them_elsewhere() -> None:
+    assert command("vllm").env["VLLM_API_KEY"] == "the-key"
+    for engine in ("vllm", "llamacpp"):
+        assert not any("the-key" in argument for argument in command(engine).argv)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_key_where_there_is_none(engine: str) -> None:
+    made = ENGINES[engine].command(config(engine), EngineSettings(), Endpoint("127.0.0.1", 4321))
+    assert not any("key" in word.lower() for word in (*made.argv, *made.env))
+
+
+@pytest.mark.parametrize(
+    ("bind", "open_"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.0.0.1", False)],
+)
+def test_development_endpoints_on_loopback_only(bind: str, open_: bool) -> None:
+    made = command("vllm", EngineSettings(bind=bind))
+    assert made.argv[made.argv.index("--host") + 1] == bind
+    assert ("VLLM_SERVER_DEV_MODE" in made.env) is open_
+
+
+def test_a_users_own_program() -> None:
+    own = ("/opt/v/bin/python", "-m", "vllm.entrypoints.openai.api_server")
+    assert list(command("vllm", EngineSettings(command=own)).argv)[:5] == [*own, "--model", "org/m"]
+    assert list(command("vllm", EngineSettings(command=("/opt/vllm", "serve"))).argv)[:3] == [
+        "/opt/vllm",
+        "serve",
+        "org/m",
+    ]
+    assert command("llamacpp", EngineSettings(command=("llama-server",))).argv[:3] == (
+        "llama-server",
+        "--model",
+        "m.gguf",
+    )
+
+
+def test_engine_only_flags_pass_verbatim_and_win() -> None:
+    made = command(
+        "sglang",
+        attention_backend="fa3",
+        flags={"num_continuous_decode_steps": 4, "disable_overlap_schedule": True, "attention-backend": "brand_new"},
+    )
+    argv = list(made.argv)
+    assert argv[-3:] == ["--disable-overlap-schedule", "--num-continuous-decode-steps", "4"]
+    assert argv.count("--attention-backend") == 1
+    assert argv[argv.index("--attention-backend") + 1] == "brand_new"
+
+
+def test_forced_acceptance() -> None:
+    made = command("sglang", speculative={**EAGLE3, "acceptance_length": 2.5})
+    assert made.env == {"SGLANG_SIMULATE_ACC_LEN": "2.5", "SGLANG_SIMULATE_ACC_METHOD": "match-expected"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "declared", "gpus"),
+    [
+        ("sglang", {"tp": 4, "pp": 2, "dp": 2}, 16),
+        ("sglang", {"tp": 8, "dp": 8, "flags": {"enable_dp_attention": True}}, 8),
+        ("sglang", {"tp": 16, "flags": {"nnodes": 2, "node_rank": 0}}, 8),
+        ("vllm", {"tp": 4, "pp": 2, "dp": 2}, 16),
+        ("vllm", {"tp": 16, "flags": {"nnodes": 2}}, 8),
+        ("llamacpp", {}, 0),
+    ],
+)
+def test_gpus_to_lease(engine: str, declared: dict[str, Any], gpus: int) -> None:
+    assert ENGINES[engine].gpu_count(config(engine, **declared)) == gpus
+
+
+@pytest.mark.parametrize(
+    ("engine", "declared", "said"),
+    [
+        ("sglang", {"attention_backend": "flashinfr"}, "did you mean 'flashinfer'?"),
+        ("sglang", {"attention_backend": "FLASH_ATTN"}, "sglang has no attention_backend='FLASH_ATTN'"),
+        ("vllm", {"attention_backend": "flashinfer_mlaa"}, "did you mean 'FLASHINFER_MLA'?"),
+        ("vllm", {"attention_backend": "fa3"}, "vllm has no attention_backend='fa3'"),
+        ("sglang", {"flags": {"port": 1}}, "sglang={'port': ...} is the plugin's to set; use port = ..."),
+        ("sglang", {"flags": {"tp-size": 2}}, "use tp=..."),
+        ("vllm", {"flags": {"--host": "0.0.0.0"}}, "use bind = ..."),
+        ("vllm", {"flags": {"api_key": "x"}}, "each launch gets a key of its own"),
+        ("llamacpp", {"flags": {"alias": "x"}}, "use model=..."),
+        ("vllm", {"speculative": {**EAGLE3, "topk": 4}}, "vllm has no speculative key 'topk'"),
+        ("vllm", {"speculative": {"method": "eagle3", "model": "d"}}, "needs speculative={'num_tokens': ...}"),
+        ("sglang", {"speculative": {"method": "egle3"}}, "did you mean 'eagle3'?"),
+        ("sglang", {"speculative": {"method": "eagle3"}}, "needs a model"),
+        ("sglang", {"speculative": {**EAGLE3, "num_steps": 5}}, "disagree"),
+        ("sglang", {"speculative": {**EAGLE3, "topk": 4}}, "needs num_steps"),
+        ("sglang", {"speculative": {**NGRAM, "topk": 4}}, "no num_steps or topk"),
+        ("sglang", {"speculative": {**EAGLE3, "num_tokens": 0}}, "must be a whole number above 0"),
+        ("sglang", {"speculative": {**EAGLE3, "num_tokens": "3"}}, "must be a whole number above 0"),
+        ("sglang", {"speculative": {**EAGLE3, "acceptance_length": 0.5}}, "1 or more"),
+        ("sglang", {"speculative": {**EAGLE3, "num_token": 3}}, "did you mean 'num_tokens'?"),
+        ("sglang", {"speculative": {"num_tokens": 3}}, "sglang needs a speculative method"),
+    ],
+)
+def test_what_cannot_be_honoured(engine: str, declared: dict[str, Any], said: str) -> None:
+    problems = ENGINES[engine].problems(config(engine, **declared))
+    assert any(said in p for p in problems), problems
+
+
+def test_llamacpp_says_what_it_serves() -> None:
+    adapter: Engine = ENGINES["llamacpp"]
+    (problem,) = adapter.problems(ServerConfig(engine="llamacpp", model="org/m"))
+    assert "GGUF" in problem
+    assert adapter.problems(ServerConfig(engine="llamacpp", model="tiny")) == []
