@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from . import truth, wire
+from . import faults, truth, wire
 from .engine import Engine
 from .loop import Channel
 from .schedule import Plan
@@ -44,13 +42,12 @@ class Answer:
         *,
         keep_alive: bool,
         arrived: float,
-        on_log: Callable[[str, Answer], None],
         on_done: Callable[[], None],
     ) -> None:
         self.ask, self.engine, self.channel = ask, engine, channel
         self.number, self.prompt, self.tokens = ask.number, ask.prompt, len(ask.output)
-        self.arrived, self.cached, self.start = arrived, 0, 0.0
-        self._keep_alive, self._log, self._on_done = keep_alive, on_log, on_done
+        self.arrived, self.cached, self.done, self.start = arrived, 0, 0, 0.0
+        self._keep_alive, self._on_done = keep_alive, on_done
         self._settings = engine.settings
         self._break = breaking_point(self._settings, self.number)
         self._sent: list[Sent] = []
@@ -70,16 +67,10 @@ class Answer:
             self._shapes = Shapes(self.ask, self._settings, options.dialect, options.served, seen)
         return self._shapes
 
-    @property
-    def done(self) -> int:
-        """Output tokens given so far."""
-        return sum(sent.tokens for sent in self._sent)
-
     # what the engine calls
 
     def on_start(self, start: float) -> None:
         self.start = start
-        self._log("start", self)
         if not self.ask.stream:
             return
         head = wire.stream_head(self._keep_alive)
@@ -102,6 +93,7 @@ class Answer:
             return False
         sent = Sent(due, chunk.tokens)
         self._sent.append(sent)
+        self.done += chunk.tokens
         if self.ask.stream:
             last = index + 1 == len(self.plan.chunks)
             self._writer.event(self.shapes.chunk(chunk, last), due, sent)
@@ -110,7 +102,6 @@ class Answer:
         return True
 
     def on_end(self, due: float) -> None:
-        self._log("end", self)
         if not self.ask.stream:
             self._record("ok", due)
             self.channel.send(wire.json_response(200, self.shapes.whole(), self._keep_alive))
@@ -132,16 +123,11 @@ class Answer:
 
     def _break_now(self, fault: str, due: float) -> None:
         self._writer.flush(due)
-        self._log("end", self)
         self._record(fault, due)
         if fault == "die":
-            self._log("die", self)
-            code = self._settings.die_code
-            if code < 0:
-                signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
-                os.kill(os.getpid(), -code)
-                time.sleep(1)
-            os._exit(code)
+            if self._settings.die_text:
+                os.write(2, faults.error_text(self._settings.die_text).encode() + b"\n")
+            faults.end_by(self._settings.die_code)
         self._ended = True
         self.channel.on_close = None
         if fault == "reset_at":
@@ -193,5 +179,5 @@ class Answer:
             self._ended = True
             self.engine.cancel(self)
             if self.start:
-                self._log("end", self)
                 self._record("client gone", monotonic())
+            self._on_done()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
+import os
 from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
@@ -65,7 +65,7 @@ def output_length(body: Mapping[str, Any], most: int, settings: Settings, number
 
 def output_ids(prompt: tuple[int, ...], tokens: int, temperature: float) -> tuple[int, ...]:
     """The same answer to the same prompt at temperature 0."""
-    seed = crc32(repr(prompt).encode()) if not temperature else random.getrandbits(32)
+    seed = crc32(repr(prompt).encode()) if not temperature else int.from_bytes(os.urandom(4), "big")
     return tuple((seed + i * 7919) % VOCABULARY for i in range(tokens))
 
 

@@ -8,24 +8,33 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from .answer import Answer
-from .engine import Engine
+from .engine import Engine, Job
+from .settings import hit
 
 Reply = tuple[int, Any]
 """HTTP status and body: ``str`` is sent as plain text, anything else as JSON."""
+
+NCCL_VERSION = "2.28.9"
+ALL_REDUCE_OFF = (
+    "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs. "
+    "To silence this warning, specify disable_custom_all_reduce=True explicitly."
+)
 
 
 class Dialect(abc.ABC):
     """One engine's endpoints, metrics and log lines. ``descriptor`` is where it logs."""
 
-    descriptor: ClassVar[int] = 1
+    descriptor: ClassVar[int]
+    default_version: ClassVar[str]
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.options, self.settings = engine.options, engine.settings
-        self.started = time.time()
-        self._steps = 0
+        self.settings = engine.settings
         self._window = (time.monotonic(), 0)
+
+    @property
+    def version(self) -> str:
+        return self.settings.version or self.default_version
 
     def write(self, line: str | bytes) -> None:
         """One raw line to the log. A log that nobody reads any more is not an engine's problem."""
@@ -35,9 +44,13 @@ class Dialect(abc.ABC):
         except OSError:
             return
 
-    @abc.abstractmethod
     def log(self, message: str, level: str = "INFO", source: str = "") -> None:
         """One line in the engine's own format."""
+        self.write(self.line(message, level, source))
+
+    @abc.abstractmethod
+    def line(self, message: str, level: str = "INFO", source: str = "") -> str:
+        """A message in the engine's own format."""
 
     @abc.abstractmethod
     def access(self, peer: str, method: str, path: str, status: int) -> None:
@@ -49,19 +62,23 @@ class Dialect(abc.ABC):
 
     @abc.abstractmethod
     def loading(self) -> Iterator[str]:
-        """Progress lines while weights load, kernels compile and graphs are captured; the caller spreads them in time."""
+        """Whole lines while weights load, kernels compile and graphs are captured; the caller spreads them in time."""
 
     @abc.abstractmethod
     def loaded(self) -> None:
-        """Lines between the end of loading and the open port."""
+        """Lines when the port opens."""
 
     @abc.abstractmethod
     def fired_up(self) -> None:
-        """Lines when the server answers its first request."""
+        """Lines when the server is ready."""
 
     @abc.abstractmethod
     def goodbye(self) -> None:
         """Lines of an orderly end."""
+
+    @abc.abstractmethod
+    def aftermath(self) -> Iterator[str]:
+        """Whole lines that the outer process adds after the inner one has crashed: never the cause."""
 
     @abc.abstractmethod
     def needs_key(self, path: str) -> bool:
@@ -72,7 +89,7 @@ class Dialect(abc.ABC):
         """Answer a GET; None when there is no such path."""
 
     @abc.abstractmethod
-    def post(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> Reply | None:
+    def post(self, path: str, body: Mapping[str, Any]) -> Reply | None:
         """Answer a POST other than generation; None when there is no such path."""
 
     @abc.abstractmethod
@@ -83,16 +100,53 @@ class Dialect(abc.ABC):
     def metrics(self) -> str:
         """Prometheus exposition text."""
 
-    def answer_log(self, event: str, answer: Answer) -> None:
-        """``start``, ``end`` or ``die`` of a request."""
+    def on_start(self, job: Job) -> None:  # noqa: B027  (vLLM logs nothing here)
+        """Log that a request was taken up."""
 
-    def step_log(self, answer: Answer) -> None:
-        """A chunk was given."""
+    def on_step(self, job: Job) -> None:  # noqa: B027
+        """Log, now and then, that a chunk was given."""
+
+    def nccl_lines(self) -> Iterator[str]:
+        """What NCCL itself prints: its version, and with NCCL_DEBUG=INFO every variable it was given, once a rank."""
+        debug = os.environ.get("NCCL_DEBUG", "").upper()
+        if self.engine.options.tp < 2 or debug not in ("INFO", "VERSION"):
+            return
+        for rank in range(self.engine.options.tp):
+            yield f"node:{os.getpid()}:{os.getpid()} [{rank}] NCCL INFO NCCL version {NCCL_VERSION}+cuda13.0"
+            for name, value in sorted(os.environ.items()) if debug == "INFO" else ():
+                if name.startswith("NCCL_") and name != "NCCL_DEBUG":
+                    yield f"node:{os.getpid()}:{os.getpid()} [{rank}] NCCL INFO {name} set by environment to {value}."
+
+    def bar(self, what: str, done: int, total: int) -> str:
+        """A progress bar as tqdm draws it, starting with a carriage return."""
+        share = 100 * done // total
+        left = total - done
+        return (
+            f"\r{what}: {share:3d}%|{'█' * (share // 10):<10}| {done}/{total} [00:{done:02d}<00:{left:02d},  1.01s/it]"
+        )
+
+    def shards(self, done: int, total: int) -> str:
+        """The bar of weights that load."""
+        share = 100 * done // total
+        return f"\rLoading safetensors checkpoint shards: {share:3d}% Completed | {done}/{total} [00:01<00:01]"
+
+    def waiting(self) -> int:
+        """Requests in the queue, or as many as FAKE_QUEUE pretends."""
+        pretended = [int(hit(self.settings.queue, job.number) or 0) for job in self.engine.running]
+        return max([len(self.engine.waiting), *pretended])
+
+    def accept_length(self) -> float:
+        counters = self.engine.counters
+        return 1 + counters.accepted / counters.drafts if counters.drafts else 0.0
+
+    def accept_rate(self) -> float:
+        counters = self.engine.counters
+        return counters.accepted / counters.draft_tokens if counters.draft_tokens else 0.0
 
     def rate(self) -> float:
         """Tokens per second since the last call."""
-        (then, before), self._window = self._window, (time.monotonic(), self.engine.counters.generation)
-        now, after = self._window
+        then, before = self._window
+        now, after = self._window = (time.monotonic(), self.engine.counters.given)
         return (after - before) / max(now - then, 1e-6)
 
 
@@ -101,9 +155,8 @@ def exposition(rows: Sequence[tuple[str, str, str, float]]) -> str:
     lines: list[str] = []
     last = ""
     for name, kind, labels, value in rows:
-        family = name[: -len("_total")] if kind == "counter" and name.endswith("_total") else name
         if name != last:
-            lines += [f"# HELP {name} {family.partition(':')[2]}", f"# TYPE {name} {kind}"]
+            lines += [f"# HELP {name} {name.partition(':')[2]}", f"# TYPE {name} {kind}"]
         last = name
-        lines.append(f"{name}{{{labels}}} {value}")
+        lines.append(f"{name}{{{labels}}} {float(value)}")
     return "\n".join(lines) + "\n"

@@ -22,6 +22,7 @@ class Job(Protocol):
     tokens: int
     arrived: float
     cached: int
+    done: int
     plan: schedule.Plan
 
     def on_start(self, start: float) -> None:
@@ -38,7 +39,9 @@ class Counters:
     """What /metrics shows."""
 
     def __init__(self) -> None:
-        self.requests = self.prompt = self.generation = self.cached = self.preemptions = 0
+        self.requests = self.prompt = self.cached = self.preemptions = 0
+        self.given = 0  # output tokens so far
+        self.generation = 0  # output tokens of requests that have ended
         self.drafts = self.draft_tokens = self.accepted = 0
         self.accepted_at = [0] * 32
 
@@ -84,6 +87,7 @@ class Engine:
         self.running: dict[Job, float] = {}
         self.waiting: deque[Job] = deque()
         self.ready = False
+        self.on_start: Callable[[Job], None] = lambda job: None
         self.on_step: Callable[[Job], None] = lambda job: None
         self._batch: dict[Job, tuple[int, int]] = {}  # (decode step, next chunk); step -1 while in prefill
         self._tick_at: float | None = None
@@ -117,6 +121,7 @@ class Engine:
         self.counters.cached += job.cached
         if preempted := hit(s.preemptions, job.number):
             self.counters.preemptions += int(preempted)
+        self.on_start(job)
         job.on_start(start)
         if not job.plan.chunks:
             self.loop.at(start + job.plan.ttft, lambda: self._nothing(job, start + job.plan.ttft))
@@ -145,6 +150,7 @@ class Engine:
     def _leave(self, job: Job, due: float) -> None:
         if self.running.pop(job, None) is None:
             return
+        self.counters.generation += job.done
         self._batch.pop(job, None)
         if self.waiting:
             following = self.waiting.popleft()
@@ -177,7 +183,7 @@ class Engine:
 
     def _count(self, job: Job, tokens: int, index: int) -> None:
         counters = self.counters
-        counters.generation += tokens
+        counters.given += tokens
         if job.plan.accepted:
             before = job.plan.chunks[index - 1].step if index else 0
             steps = job.plan.accepted[before : job.plan.chunks[index].step]
@@ -209,8 +215,9 @@ class Engine:
             self._tick_at = None
             return
         pause = max(job.plan.step_s for job, _, _ in active) * (1 + self.settings.per_stream * (len(active) - 1))
-        for job, step, index in active:
+        for job, step, first in active:
             pause += sum(s for at, s in job.plan.stalls if at == step + 1)
+            index = first
             while job in self._batch and job.plan.chunks[index].step <= step:
                 if not self._emit(job, index, tick):
                     break

@@ -8,7 +8,6 @@ token, or several with speculative decoding. A chunk leaves with the step that g
 from __future__ import annotations
 
 import math
-import random
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -44,14 +43,22 @@ class Plan:
         return sum(chunk.tokens for chunk in self.chunks)
 
 
+def draw(seed: str, sd: float) -> float:
+    """A normal deviate of standard deviation ``sd`` that depends on ``seed`` alone."""
+    from random import Random  # here, because it takes as long to import as all the rest
+
+    return Random(seed).gauss(0, sd)
+
+
 def request_factor(settings: Settings, launch: int, request: int) -> float:
     """Factor on the decode speed of one request: warm-up, drift and noise within the launch."""
+    request = max(request, 1)
     factor = (1 + settings.drift) ** -(request - 1)
     left = settings.warmup_requests - request + 1
     if left > 0:
         factor *= settings.warmup_factor ** (-left / settings.warmup_requests)
     if settings.request_cv:
-        factor *= math.exp(random.Random(f"{settings.seed}/{launch}/{request}").gauss(0, settings.request_cv))
+        factor *= math.exp(draw(f"{settings.seed}/{launch}/{request}", settings.request_cv))
     return factor
 
 
@@ -60,7 +67,7 @@ def launch_factor(settings: Settings, launch: int) -> float:
     if settings.launch_factors:
         return settings.launch_factors[(launch - 1) % len(settings.launch_factors)]
     if settings.launch_cv:
-        return math.exp(random.Random(f"{settings.seed}/{launch}").gauss(0, settings.launch_cv))
+        return math.exp(draw(f"{settings.seed}/{launch}", settings.launch_cv))
     return 1.0
 
 
@@ -69,12 +76,11 @@ def verify_steps(tokens: int, accept: float, most: int, jitter: float, seed: str
 
     Without jitter the counts are as even as integers can be, so that the mean is exact over any stretch.
     """
-    rng = random.Random(seed)
     out: list[int] = []
     done, owed = 0, 0.0
     while done < tokens:
         owed += accept
-        n = int(owed + 1e-9) if not jitter else round(accept + rng.gauss(0, jitter))
+        n = int(owed + 1e-9) if not jitter else round(accept + draw(f"{seed}/{len(out)}", jitter))
         n = max(1, min(n, most))
         owed -= n
         n = min(n, tokens - done)
@@ -130,13 +136,13 @@ def plan(
         ends = boundaries(tokens, (interval,), lead=1)
     else:
         ends = have[:] if tokens else []
-    starts = [0, *ends[:-1]]
-    chunks = tuple(Chunk(bisect_left(have, end), start, end - start) for start, end in zip(starts, ends))
+    starts = [0, *ends][: len(ends)]
+    chunks = tuple(Chunk(bisect_left(have, end), start, end - start) for start, end in zip(starts, ends, strict=True))
     stalls = []
     stall = hit(settings.stall, request)
     if stall is not None:
         ms, _, token = stall.partition(":")
-        stalls.append((bisect_left(have, int(token or 1) + 1), float(ms) / 1e3))
+        stalls.append((bisect_left(have, int(token or 2)), float(ms) / 1e3))
     return Plan(
         ttft=prefill / (settings.ttft_slowdown * launched),
         step_s=settings.itl_ms / 1e3 / rate,

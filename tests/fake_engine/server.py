@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import secrets
+import os
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -97,7 +97,7 @@ class Server:
             ids = asking.prompt_ids(asking.body_of(request.body), "messages" in json.loads(request.body))
             return 200, {"tokens": list(ids), "count": len(ids), "max_model_len": options.context}
         body = asking.body_of(request.body) if request.body else {}
-        return self.dialect.post(request.path, request.query, body)
+        return self.dialect.post(request.path, body)
 
     def _health(self, channel: Channel, request: wire.Request, arrived: float) -> None:
         """vLLM says that it lives; SGLang generates one token to know."""
@@ -107,6 +107,7 @@ class Server:
         elif engine.options.dialect == "vllm" or engine.settings.generation_broken:
             self._reply(channel, request, (200, ""))
         else:
+            engine.counters.given += 1
             engine.counters.generation += 1
             engine.counters.prompt += 1
             engine.loop.at(arrived + engine.settings.ttft_ms / 1e3, lambda: self._reply(channel, request, (200, "")))
@@ -131,18 +132,14 @@ class Server:
         if status is not None:
             raise asking.AskError(int(status), "injected failure", "InternalServerError")
         prefix = "chatcmpl-" if "chat" in request.path else "cmpl-"
-        ask = asking.read(body, request.path, options, settings, number, prefix + secrets.token_hex(16))
+        ask = asking.read(body, request.path, options, settings, number, prefix + os.urandom(16).hex())
         answer = Answer(
             ask,
             self.engine,
             channel,
             keep_alive=request.keep_alive,
             arrived=arrived,
-            on_log=self.dialect.answer_log,
-            on_done=lambda: self._done(channel, request),
+            on_done=lambda: self._next(channel),
         )
-        self.engine.submit(answer)
-
-    def _done(self, channel: Channel, request: wire.Request) -> None:
         self.dialect.access(channel.peer, request.method, request.path, 200)
-        self._next(channel)
+        self.engine.submit(answer)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 
 @dataclass(frozen=True)
 class At:
-    """A value and the ordinals it applies to, counted from 1: ``V`` always, ``V@3``, ``V@3,5``, ``V@3+`` (from 3 on)."""
+    """A value and the ordinals it applies to, from 1: ``V`` always, ``V@3``, ``V@3,5``, ``V@3+`` (3 and later)."""
 
     value: str
     only: tuple[int, ...] = ()
@@ -29,6 +29,9 @@ class At:
 
 
 Faults = tuple[At, ...]
+Floats = tuple[float, ...]
+Ints = tuple[int, ...]
+Weights = tuple[tuple[str, float], ...]
 
 
 def faults(text: str) -> Faults:
@@ -40,22 +43,31 @@ def flag(text: str) -> bool:
     return text.strip().lower() not in ("", "0", "no", "false", "off")
 
 
-def floats(text: str) -> tuple[float, ...]:
+def floats(text: str) -> Floats:
     return tuple(float(x) for x in text.split(",") if x.strip())
 
 
-def ints(text: str) -> tuple[int, ...]:
+def ints(text: str) -> Ints:
     return tuple(int(x) for x in text.split(",") if x.strip())
 
 
-def weights(text: str) -> tuple[tuple[str, float], ...]:
+def weights(text: str) -> Weights:
     """``name=value:0.9;other:1.1``: a number for each key; the number stands after the last colon."""
     pairs = (part.strip().rpartition(":") for part in text.split(";") if part.strip())
     return tuple((key, float(number)) for key, _, number in pairs)
 
 
-def _env(parse: Callable[[str], Any], default: Any) -> Any:
-    return field(default=default, metadata={"parse": parse})
+#: How the text of a variable is read, by the annotation of its field.
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "float": float,
+    "int": int,
+    "str": str,
+    "bool": flag,
+    "Floats": floats,
+    "Ints": ints,
+    "Faults": faults,
+    "Weights": weights,
+}
 
 
 @dataclass(frozen=True)
@@ -63,97 +75,98 @@ class Settings:
     """What this stand-in does. Field ``itl_ms`` is read from ``FAKE_ITL_MS``, and so on."""
 
     # speed
-    itl_ms: float = _env(float, 2.0)
-    ttft_ms: float = _env(float, 10.0)
-    slowdown: float = _env(float, 1.0)
-    ttft_slowdown: float = _env(float, 1.0)
-    prefill_tok_s: float = _env(float, 0.0)
-    cached_speedup: float = _env(float, 0.8)
-    effects: tuple[tuple[str, float], ...] = _env(weights, ())
-    launch_factors: tuple[float, ...] = _env(floats, ())
-    launch_cv: float = _env(float, 0.0)
-    request_cv: float = _env(float, 0.0)
-    seed: int = _env(int, 0)
-    warmup_requests: int = _env(int, 0)
-    warmup_factor: float = _env(float, 2.0)
-    drift: float = _env(float, 0.0)
-    stall: Faults = _env(faults, ())
-    lockstep: bool = _env(flag, False)
-    per_stream: float = _env(float, 0.0)
+    itl_ms: float = 2.0
+    ttft_ms: float = 10.0
+    slowdown: float = 1.0
+    ttft_slowdown: float = 1.0
+    prefill_tok_s: float = 0.0
+    cached_speedup: float = 0.8
+    effects: Weights = ()
+    launch_factors: Floats = ()
+    launch_cv: float = 0.0
+    request_cv: float = 0.0
+    seed: int = 0
+    warmup_requests: int = 0
+    warmup_factor: float = 2.0
+    drift: float = 0.0
+    stall: Faults = ()
+    lockstep: bool = False
+    per_stream: float = 0.0
     # speculative decoding
-    spec_accept: float = _env(float, 0.0)
-    spec_accept_by: tuple[tuple[str, float], ...] = _env(weights, ())
-    spec_draft: int = _env(int, 0)
-    spec_jitter: float = _env(float, 0.0)
+    spec_accept: float = 0.0
+    spec_accept_by: Weights = ()
+    spec_draft: int = 0
+    spec_jitter: float = 0.0
     # shape of a stream
-    tokens_per_chunk: tuple[int, ...] = _env(ints, ())
-    events_per_segment: int = _env(int, 1)
-    split_events: int = _env(int, 1)
-    split_gap_ms: float = _env(float, 0.3)
-    role_chunk: str = _env(str, "with_first")
-    empty_first: bool = _env(flag, False)
-    late_headers: bool = _env(flag, False)
-    usage: str = _env(str, "as_asked")
-    usage_null: bool = _env(flag, False)
-    usage_off_by: int = _env(int, 0)
-    after_finish_ms: float = _env(float, 0.0)
-    natural_eos: int = _env(int, 0)
-    reasoning_tokens: int = _env(int, 0)
-    reasoning_field: str = _env(str, "reasoning_content")
-    tool_call_tokens: int = _env(int, 0)
-    token_text: str = _env(str, "")
-    blank_every: int = _env(int, 0)
-    response_model: str = _env(str, "")
+    tokens_per_chunk: Ints = ()
+    events_per_segment: int = 1
+    split_events: int = 1
+    split_gap_ms: float = 0.3
+    role_chunk: str = "with_first"
+    empty_first: bool = False
+    late_headers: bool = False
+    usage: str = "as_asked"
+    usage_null: bool = False
+    usage_off_by: int = 0
+    after_finish_ms: float = 0.0
+    natural_eos: int = 0
+    reasoning_tokens: int = 0
+    reasoning_field: str = "reasoning_content"
+    tool_call_tokens: int = 0
+    token_text: str = ""
+    blank_every: int = 0
+    response_model: str = ""
     # broken requests
-    eos_at: Faults = _env(faults, ())
-    truncate_at: Faults = _env(faults, ())
-    truncate_clean: bool = _env(flag, False)
-    reset_at: Faults = _env(faults, ())
-    error_event_at: Faults = _env(faults, ())
-    http_error: Faults = _env(faults, ())
-    silent_at: Faults = _env(faults, ())
-    generation_broken: bool = _env(flag, False)
-    number_from_tokens: int = _env(int, 0)
+    eos_at: Faults = ()
+    truncate_at: Faults = ()
+    truncate_clean: bool = False
+    reset_at: Faults = ()
+    error_event_at: Faults = ()
+    http_error: Faults = ()
+    silent_at: Faults = ()
+    generation_broken: bool = False
+    number_from_tokens: int = 0
     # start and end
-    start_s: float = _env(float, 0.0)
-    start_tick_s: float = _env(float, 0.1)
-    start_silent: bool = _env(flag, False)
-    ready_s: float = _env(float, 0.0)
-    cache_state: str = _env(str, "warm")
-    crash: Faults = _env(faults, ())
-    crash_code: int = _env(int, 1)
-    crash_after_s: float = _env(float, 0.0)
-    hang: Faults = _env(faults, ())
-    die: Faults = _env(faults, ())
-    die_code: int = _env(int, -9)
-    deaf: bool = _env(flag, False)
-    stop_s: float = _env(float, 0.0)
-    children: int = _env(int, 0)
-    orphans: int = _env(int, 0)
-    pids_file: str = _env(str, "")
-    child_life_s: float = _env(float, 60.0)
-    child_deaf: bool = _env(flag, True)
-    serve_in_child: bool = _env(flag, False)
-    life_s: float = _env(float, 600.0)
-    strict: bool = _env(flag, False)
+    start_s: float = 0.0
+    start_tick_s: float = 0.1
+    start_silent: bool = False
+    ready_s: float = 0.0
+    cache_state: str = "warm"
+    crash: Faults = ()
+    crash_code: int = 1
+    crash_after_s: float = 0.0
+    hang: Faults = ()
+    die: Faults = ()
+    die_code: int = -9
+    die_text: str = ""
+    deaf: bool = False
+    stop_s: float = 0.0
+    children: int = 0
+    orphans: int = 0
+    pids_file: str = ""
+    child_life_s: float = 60.0
+    child_deaf: bool = False
+    serve_in_child: bool = False
+    life_s: float = 600.0
+    strict: bool = False
     # what the engine resolves to
-    replace_backend: str = _env(str, "")
-    max_running: int = _env(int, 0)
-    custom_all_reduce_off: bool = _env(flag, False)
-    hide_info: bool = _env(flag, False)
-    version: str = _env(str, "")
-    preemptions: Faults = _env(faults, ())
-    queue: Faults = _env(faults, ())
-    uncaptured: Faults = _env(faults, ())
-    no_cache: bool = _env(flag, False)
-    always_cached: float = _env(float, 0.0)
+    replace_backend: str = ""
+    max_running: int = 0
+    custom_all_reduce_off: bool = False
+    hide_info: bool = False
+    version: str = ""
+    preemptions: Faults = ()
+    queue: Faults = ()
+    uncaptured: Faults = ()
+    no_cache: bool = False
+    always_cached: float = 0.0
     # log
-    hostile_log: bool = _env(flag, False)
-    log_secrets: bool = _env(flag, False)
+    hostile_log: bool = False
+    log_secrets: bool = False
     # truth
-    truth: str = _env(str, "")
-    counter: str = _env(str, "")
-    launch_log: str = _env(str, "")
+    truth: str = ""
+    counter: str = ""
+    launch_log: str = ""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
@@ -166,7 +179,7 @@ class Settings:
             if name not in known:
                 raise SystemExit(f"fake engine: unknown variable {name}")
             try:
-                values[known[name].name] = known[name].metadata["parse"](text)
+                values[known[name].name] = READERS[str(known[name].type)](text)
             except ValueError as error:
                 raise SystemExit(f"fake engine: cannot read {name}={text!r}: {error}") from error
         return cls(**values)

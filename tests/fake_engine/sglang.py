@@ -9,38 +9,60 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .answer import Answer
-from .dialect import Dialect, Reply, exposition
+from .dialect import ALL_REDUCE_OFF, NCCL_VERSION, Dialect, Reply, exposition
+from .engine import Engine, Job
 from .settings import hit
 from .tokens import decode
 from .wire import REASONS
 
-VERSION = "0.5.17"
 LOG_EVERY = 40
+KV_TOKENS = 272_433
+FORCED_ENV = {"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"}
+
+
+def typed(text: Any) -> Any:
+    """A flag's value as the engine shows it: a number where it is one."""
+    for kind in (int, float):
+        try:
+            return text if isinstance(text, bool) else kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 class SGLang(Dialect):
     descriptor = 2
+    default_version = "0.5.17"
 
-    def log(self, message: str, level: str = "INFO", source: str = "") -> None:
-        rank = " TP0" if self.options.tp > 1 else ""
-        self.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] {message}")
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._steps = 0
+
+    def line(self, message: str, level: str = "INFO", source: str = "") -> str:
+        rank = " TP0" if self.engine.options.tp > 1 else ""
+        return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}{rank}] {message}"
 
     def access(self, peer: str, method: str, path: str, status: int) -> None:
         self.log(f'INFO:     {peer} - "{method} {path} HTTP/1.1" {status} {REASONS.get(status, "")}')
 
     def banner(self) -> None:
-        o, given = self.options, self.options.given
-        if not o.backend_given:
+        o, given = self.engine.options, self.engine.options.given
+        self.write(
+            "launch_server.py:56: UserWarning: 'python -m sglang.launch_server' is still supported, but 'sglang serve' "
+            "is the recommended entrypoint.\n  Example: sglang serve --model-path <model> [options]\n  warnings.warn("
+        )
+        if not given.get("attention_backend"):
             self.log(f"Attention backend not specified. Use {o.backend} backend by default.")
-        args = {**self._sample(), **given}
-        shown = ", ".join(f"{k}={v!r}" for k, v in list(args.items())[:60])
-        self.log(f"server_args=ServerArgs({shown})")
+        elif self.settings.replace_backend:
+            self.log(f"{given['attention_backend']} backend is not supported here, falling back to {o.backend}.")
         if o.draft and "max_running_requests" not in given:
             self.log(
                 f"Max running requests is reset to {o.max_running} for speculative decoding. "
-                "You can override this by explicitly setting --max-running-requests.",
+                "You can override this by explicitly setting --max-running-requests."
             )
+        info = self.info()
+        shown = {k: "***" if k == "api_key" and v else v for k, v in info.items() if k != "internal_states"}
+        self.log(f"server_args=ServerArgs({', '.join(f'{k}={v!r}' for k, v in shown.items())})")
         prefill, decoding = given.get("prefill_attention_backend"), given.get("decode_attention_backend")
         if prefill and decoding and prefill != decoding:
             self.log(
@@ -49,31 +71,31 @@ class SGLang(Dialect):
             )
 
     def loading(self) -> Iterator[str]:
-        yield "Init torch distributed begin."
-        yield "Init torch distributed ends. elapsed=0.03 s, mem usage=0.09 GB"
+        o = self.engine.options
+        yield self.line("Init torch distributed begin.")
+        if o.tp > 1:
+            yield self.line(f"sglang is using nccl=={NCCL_VERSION}")
+            yield from self.nccl_lines()
         if self.settings.custom_all_reduce_off:
-            yield (
-                "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs. "
-                "To silence this warning, specify disable_custom_all_reduce=True explicitly."
-            )
-        yield "Load weight begin. avail mem=69.18 GB"
-        for i in range(1, 9):
-            done = i * 100 // 8
-            yield f"\rLoading safetensors checkpoint shards: {done:3d}% Completed | {i}/8 [00:0{i}<00:0{8 - i},  1.01s/it]"
-        yield "Load weight end. elapsed=0.21 s, type=LlamaForCausalLM, avail mem=63.72 GB, mem usage=5.46 GB."
-        yield "KV Cache is allocated. dtype: torch.bfloat16, #tokens: 272433, K size: 14.55 GB, V size: 14.55 GB"
-        yield "Memory pool end. avail mem=34.52 GB"
-        if not self.options.decode_graph:
+            yield self.line(ALL_REDUCE_OFF)
+        yield self.line("Init torch distributed ends. elapsed=0.03 s, mem usage=0.09 GB")
+        yield self.line("Load weight begin. avail mem=69.18 GB")
+        yield from (self.shards(i, 8) for i in range(1, 9))
+        yield self.line("Load weight end. elapsed=0.21 s, type=LlamaForCausalLM, mem usage=5.46 GB.")
+        yield self.line(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {KV_TOKENS}, K size: 14 GB")
+        yield self.line("Memory pool end. avail mem=34.52 GB")
+        if not o.decode_graph:
             return
-        yield "Capture target decode CUDA graph begin. backend=full, num_tokens_per_req=1, bs=[1, 2, 4, 8], avail mem=34.41 GB"
-        for i, size in enumerate((8, 4, 2, 1)):
-            yield f"\rCapturing batches (bs={size} avail_mem=34.40 GB):  {i * 25}%|{'█' * i}| {i}/4 [00:0{i}<00:0{4 - i},  1.09s/it]"
-        yield "Capture target decode CUDA graph end. elapsed=4.82 s, mem usage=0.04 GB, avail mem=34.36 GB."
+        yield self.line("Capture target decode CUDA graph begin. backend=full, num_tokens_per_req=1, bs=[1, 2, 4, 8]")
+        yield from (
+            self.bar(f"Capturing batches (bs={b} avail_mem=34.40 GB)", i, 4) for i, b in enumerate((8, 4, 2, 1))
+        )
+        yield self.line("Capture target decode CUDA graph end. elapsed=4.82 s, mem usage=0.04 GB, avail mem=34.36 GB.")
 
     def loaded(self) -> None:
-        o = self.options
+        o = self.engine.options
         self.log(
-            f"max_total_num_tokens=272433, chunked_prefill_size=8192, max_prefill_tokens=16384, "
+            f"max_total_num_tokens={KV_TOKENS}, chunked_prefill_size=8192, max_prefill_tokens=16384, "
             f"max_running_requests={o.max_running}, context_len={o.context}, available_gpu_mem=34.36 GB"
         )
         self.log(f"INFO:     Started server process [{os.getpid()}]")
@@ -82,51 +104,50 @@ class SGLang(Dialect):
         self.log(f"INFO:     Uvicorn running on http://{o.host}:{o.port} (Press CTRL+C to quit)")
 
     def fired_up(self) -> None:
+        self.log('INFO:     127.0.0.1:38126 - "POST /generate HTTP/1.1" 200 OK')
         self.log("The server is fired up and ready to roll!")
 
     def goodbye(self) -> None:
         self.log("INFO:     Shutting down")
         self.log("INFO:     Application shutdown complete.")
 
+    def aftermath(self) -> Iterator[str]:
+        yield self.line("Received sigquit from a child process. It usually means the child failed.")
+
     def needs_key(self, path: str) -> bool:
         return not path.startswith(("/health", "/metrics"))
 
-    def _sample(self) -> dict[str, Any]:
-        text = Path(__file__).with_name("sglang_server_info.json").read_text()
-        sample: dict[str, Any] = json.loads(text)
-        return sample
-
     def info(self) -> dict[str, Any]:
         """The flat resolved arguments, and ``internal_states``."""
-        o = self.options
-        info = self._sample()
-        for name, value in o.given.items():
-            info[name] = type(info[name])(value) if isinstance(info.get(name), int) else value
+        o, given = self.engine.options, self.engine.options.given
+        info: dict[str, Any] = json.loads(Path(__file__).with_name("sglang_server_info.json").read_text())
+        info |= {name: typed(value) for name, value in given.items()}
         info |= {
             "model_path": o.model,
-            "tokenizer_path": o.given.get("tokenizer_path", o.model),
+            "tokenizer_path": given.get("tokenizer_path", o.model),
             "served_model_name": o.served,
-            "host": o.host,
+            "attention_backend": self.settings.replace_backend or given.get("attention_backend") or o.backend,
             "port": o.port,
-            "attention_backend": o.backend,
             "max_running_requests": o.max_running,
-            "tp_size": o.tp,
-            "version": self.settings.version or VERSION,
-            "api_key": o.api_key,
+            "version": self.version,
         }
         if not o.decode_graph:
             info["cuda_graph_config"]["decode"]["backend"] = "disabled"
-        running = [a for a in self.engine.running]
-        state = {k: v for k, v in info.items() if k != "internal_states"}
-        state |= {
-            "last_gen_throughput": self.rate() if running else 0.0,
+        state: dict[str, Any] = info | {
+            "last_gen_throughput": self.rate(),
             "effective_max_running_requests_per_dp": o.max_running,
-            "memory_usage": {"weight": 5.457, "kvcache": 29.099, "token_capacity": 272433, "graph": {"decode": 0.041}},
+            "memory_usage": {
+                "weight": 5.457,
+                "kvcache": 29.099,
+                "token_capacity": KV_TOKENS,
+                "graph": {"decode": 0.041},
+            },
         }
         if self.engine.accept:
-            state["avg_spec_accept_length"] = self._accept_length()
-        info["internal_states"] = [state]
-        return info
+            state["avg_spec_accept_length"] = self.accept_length()
+        if os.environ.get("SGLANG_EXPOSE_OWN_ENV_VARS"):
+            state["env_vars"] = FORCED_ENV | {k: v for k, v in os.environ.items() if k.startswith(("NCCL_", "SGLANG_"))}
+        return info | {"internal_states": [state]}
 
     def get(self, path: str, query: Mapping[str, str]) -> Reply | None:
         if path in ("/server_info", "/get_server_info") and not self.settings.hide_info:
@@ -137,82 +158,67 @@ class SGLang(Dialect):
                 )
             return 200, self.info()
         if path in ("/model_info", "/get_model_info"):
-            return 200, {"model_path": self.options.model, "is_generation": True, "weight_version": "default"}
-        if path == "/flush_cache":
-            return self._flush()
-        return None
+            return 200, {"model_path": self.engine.options.model, "is_generation": True, "weight_version": "default"}
+        return self._flush() if path == "/flush_cache" else None
 
-    def post(self, path: str, query: Mapping[str, str], body: Mapping[str, Any]) -> Reply | None:
-        if path == "/flush_cache":
-            return self._flush()
+    def post(self, path: str, body: Mapping[str, Any]) -> Reply | None:
         if path == "/detokenize":
             return 200, {"text": decode(body.get("tokens", []))}
-        return None
+        return self._flush() if path == "/flush_cache" else None
 
     def _flush(self) -> Reply:
         if self.engine.running or self.engine.waiting:
-            return 400, "Flush cache failed. Please check backend logs for more details. Server is busy.\n"
+            return 400, "Flush cache failed: there are running or waiting requests.\n"
         self.engine.cache.clear()
         self.log("Cache flushed successfully!")
-        return (
-            200,
-            "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n",
-        )
+        return 200, "Cache flushed.\nPlease check backend logs for more details.\n"
 
     def error(self, status: int, message: str, kind: str) -> dict[str, Any]:
         return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
-    def _accept_length(self) -> float:
-        c = self.engine.counters
-        return 1 + c.accepted / c.drafts if c.drafts else 0.0
-
-    def _queue(self) -> int:
-        pretended = [int(hit(self.settings.queue, job.number) or 0) for job in self.engine.running]
-        return max([len(self.engine.waiting), *pretended])
+    def _graph(self) -> bool:
+        """True while the running batch fits a captured graph."""
+        eager = any(hit(self.settings.uncaptured, job.number) is not None for job in self.engine.running)
+        return self.engine.options.decode_graph and not eager
 
     def metrics(self) -> str:
         c, engine = self.engine.counters, self.engine
-        label = f'engine_type="unified",model_name="{self.options.served}",pp_rank="0",tp_rank="0"'
-        rows = [
-            ("sglang:num_running_reqs", "gauge", len(engine.running)),
-            ("sglang:num_queue_reqs", "gauge", self._queue()),
-            ("sglang:num_used_tokens", "gauge", sum(len(job.prompt) for job in engine.running)),
-            ("sglang:token_usage", "gauge", 0.0),
-            ("sglang:gen_throughput", "gauge", round(self.rate(), 2)),
-            ("sglang:cache_hit_rate", "gauge", c.cached / c.prompt if c.prompt else 0.0),
-            ("sglang:is_cuda_graph", "gauge", float(self.options.decode_graph and not self._uncaptured())),
-            ("sglang:num_retracted_reqs", "gauge", c.preemptions),
-            ("sglang:prompt_tokens_total", "counter", c.prompt),
-            ("sglang:generation_tokens_total", "counter", c.generation),
-            ("sglang:cached_tokens_total", "counter", c.cached),
-            ("sglang:num_requests_total", "counter", c.requests),
+        label = f'engine_type="unified",model_name="{engine.options.served}",pp_rank="0",tp_rank="0"'
+        rows: list[tuple[str, str, float]] = [
+            ("num_running_reqs", "gauge", len(engine.running)),
+            ("num_queue_reqs", "gauge", self.waiting()),
+            ("num_used_tokens", "gauge", sum(len(job.prompt) for job in engine.running)),
+            ("token_usage", "gauge", 0),
+            ("gen_throughput", "gauge", round(self.rate(), 2)),
+            ("cache_hit_rate", "gauge", c.cached / c.prompt if c.prompt else 0),
+            ("is_cuda_graph", "gauge", self._graph()),
+            ("num_retracted_reqs", "gauge", c.preemptions),
+            ("prompt_tokens_total", "counter", c.prompt),
+            ("generation_tokens_total", "counter", c.generation),
+            ("cached_tokens_total", "counter", c.cached),
+            ("num_requests_total", "counter", c.requests),
         ]
         if engine.accept:
-            rate = c.accepted / c.draft_tokens if c.draft_tokens else 0.0
-            rows.append(("sglang:spec_accept_length", "gauge", self._accept_length()))
-            rows.append(("sglang:spec_accept_rate", "gauge", rate))
-        return exposition([(name, kind, label, float(value)) for name, kind, value in rows])
+            rows.append(("spec_accept_length", "gauge", self.accept_length()))
+            rows.append(("spec_accept_rate", "gauge", self.accept_rate()))
+        return exposition([(f"sglang:{name}", kind, label, value) for name, kind, value in rows])
 
-    def _uncaptured(self) -> bool:
-        return any(hit(self.settings.uncaptured, job.number) for job in self.engine.running)
+    def on_start(self, job: Job) -> None:
+        new = len(job.prompt) - job.cached
+        self.log(
+            f"Prefill batch, #new-seq: 1, #new-token: {new}, #cached-token: {job.cached}, token usage: 0.00, "
+            f"#running-req: {len(self.engine.running) - 1}, #queue-req: {self.waiting()}, #pending-token: 0, "
+            f"cuda graph: False, input throughput (token/s): {new / max(job.plan.ttft, 1e-6):.2f}"
+        )
 
-    def answer_log(self, event: str, answer: Answer) -> None:
-        if event == "start":
-            new = len(answer.prompt) - answer.cached
-            self.log(
-                f"Prefill batch, #new-seq: 1, #new-token: {new}, #cached-token: {answer.cached}, token usage: 0.00, "
-                f"#running-req: {len(self.engine.running) - 1}, #queue-req: {self._queue()}, #pending-token: 0, "
-                f"cuda graph: False, input throughput (token/s): {new / max(answer.plan.ttft, 1e-6):.2f}"
-            )
-
-    def step_log(self, answer: Answer) -> None:
+    def on_step(self, job: Job) -> None:
         self._steps += 1
         if self._steps % LOG_EVERY:
             return
-        held = sum(len(job.prompt) for job in self.engine.running) + answer.done
-        accept = f"accept len: {self._accept_length():.2f}, accept rate: 0.50, " if self.engine.accept else ""
-        graph = self.options.decode_graph and not self._uncaptured()
+        held = sum(len(running.prompt) + running.done for running in self.engine.running)
+        speculative = f"accept len: {self.accept_length():.2f}, accept rate: {self.accept_rate():.2f}, "
         self.log(
-            f"Decode batch, #running-req: {len(self.engine.running)}, #token: {held}, token usage: 0.00, {accept}"
-            f"cuda graph: {graph}, gen throughput (token/s): {self.rate():.2f}, #queue-req: {self._queue()}"
+            f"Decode batch, #running-req: {len(self.engine.running)}, #token: {held}, token usage: 0.00, "
+            f"{speculative if self.engine.accept else ''}cuda graph: {self._graph()}, "
+            f"gen throughput (token/s): {self.rate():.2f}, #queue-req: {self.waiting()}"
         )

@@ -76,7 +76,8 @@ class Shapes:
         return {"index": 0, **body, "logprobs": None, "finish_reason": finish, stop: None}
 
     def _chunk_event(self, delta: Mapping[str, Any], finish: str | None, done: int) -> bytes:
-        continuous = self.ask.continuous_usage and self.settings.usage != "none"
+        mode = self.settings.usage
+        continuous = (self.ask.continuous_usage and mode != "none") or (mode == "in_last" and finish is not None)
         null = self.settings.usage_null or not self.ask.chat
         return self._event(self._choice(delta, finish), self.usage(done) if continuous else None, continuous or null)
 
@@ -124,7 +125,8 @@ class Shapes:
 
     def ending(self, done: int) -> bytes:
         """Usage, when asked for, and the end mark."""
-        wanted = (self.ask.include_usage and self.settings.usage != "none") or self.settings.usage == "always"
+        mode = self.settings.usage
+        wanted = mode == "always" or (mode == "as_asked" and self.ask.include_usage)
         return (self._event(None, self.usage(done), True) if wanted else b"") + b"data: [DONE]\n\n"
 
     def error(self, message: str) -> bytes:

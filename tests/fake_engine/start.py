@@ -6,10 +6,8 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 
 from . import faults, truth
@@ -22,7 +20,7 @@ from .settings import Settings, hit
 from .sglang import SGLang
 from .vllm import VLLM
 
-KEPT_ENV = ("NCCL_", "CUDA_", "HIP_", "ROCR_", "VLLM_", "SGLANG_", "FAKE_LAUNCH_TAG")
+KEPT_ENV = ("NCCL_", "CUDA_", "HIP_", "ROCR_", "VLLM_", "SGLANG_", "HF_")
 
 
 def launch_number(counter: str) -> int:
@@ -56,12 +54,14 @@ def note_launch(settings: Settings, options: Options, number: int) -> None:
     truth.append(settings.launch_log, record)
 
 
-def handle_signals(settings: Settings, dialect: Dialect) -> None:
-    """Leave in order on SIGTERM and SIGINT, after FAKE_STOP_S; or be deaf."""
+def handle_signals(settings: Settings, dialect: Dialect, children: Sequence[int]) -> None:
+    """Leave in order on SIGTERM and SIGINT, FAKE_STOP_S later, and take the children along; or be deaf."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         time.sleep(settings.stop_s)
         dialect.goodbye()
+        for child in children:
+            os.kill(child, signal.SIGTERM)
         os._exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,27 +77,23 @@ def load(settings: Settings, dialect: Dialect) -> None:
         until = len(lines) * tick // ticks
         if not settings.start_silent:
             for line in lines[shown:until]:
-                dialect.write(line) if line.startswith("\r") else dialect.log(line)
-            if until == shown and settings.start_s:
-                dialect.write(
-                    f"\rLoading safetensors checkpoint shards: {100 * tick // ticks:3d}% Completed | {tick}/{ticks}"
-                )
+                dialect.write(line)
+            if until == shown:
+                dialect.write(dialect.shards(tick, ticks))
         shown = until
         left = started + settings.start_s * tick / ticks - time.monotonic()
         time.sleep(max(0.0, left))
 
 
 def bind(options: Options) -> socket.socket:
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    """A socket on the port that was asked for; a port that is taken ends the process as it ends the real engine."""
+    sock = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((options.host, options.port))
     except OSError as error:
-        text = f"ERROR:    [Errno {error.errno}] error while attempting to bind on address "
-        sys.stderr.write(f"{text}({options.host!r}, {options.port}): {(error.strerror or '').lower()}\n")
+        os.write(2, faults.port_taken(options.dialect, options.host, options.port, error).encode())
         faults.end_by(1)
-    sock.listen(1024)
     return sock
 
 
@@ -116,58 +112,60 @@ def serve_in_child() -> None:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def begin(settings: Settings, dialect: Dialect, number: int, options: Options) -> None:
+def begin(settings: Settings, dialect: Dialect, number: int) -> None:
     """Everything before the port opens, with the ways a start can fail."""
     dialect.banner()
     if settings.hostile_log:
         dialect.write(faults.HOSTILE)
     if settings.log_secrets:
-        for line in faults.secret_lines(os.environ, options.api_key):
+        for line in faults.secret_lines(os.environ, dialect.engine.options.api_key):
             dialect.log(line)
-    faults.spawn_children(settings)
-    faults.spawn_orphans(settings)
     crash, hang = hit(settings.crash, number), hit(settings.hang, number)
     if crash is not None:
         time.sleep(settings.crash_after_s)
         dialect.write(faults.error_text(crash))
+        for line in dialect.aftermath() if crash in faults.DEEP else ():
+            dialect.write(line)
         faults.end_by(2 if crash == "usage" else settings.crash_code)
     if hang is not None:
         dialect.log("Init torch distributed begin.")
-        time.sleep(float(hang or settings.life_s))
+        time.sleep(float(hang))
     load(settings, dialect)
 
 
-def main(argv: Sequence[str]) -> int:
-    settings = Settings.from_env(os.environ)
-    options = resolve(argv, settings, os.environ)
-    if settings.serve_in_child:
-        serve_in_child()
-    number = launch_number(settings.counter)
-    note_launch(settings, options, number)
-    faults.note_pid(settings, "main")
+def serve(settings: Settings, options: Options, number: int) -> None:
+    """Start as the real engine does, then answer until a signal comes."""
     loop = Loop()
     engine = Engine(settings, options, loop, number, os.environ)
     dialect: Dialect = SGLang(engine) if options.dialect == "sglang" else VLLM(engine)
-    handle_signals(settings, dialect)
-    begin(settings, dialect, number, options)
-    listener = bind(options)
+    handle_signals(settings, dialect, faults.spawn_children(settings))
+    faults.spawn_orphans(settings)
+    listener = bind(options) if options.dialect == "vllm" else None  # vLLM takes its port before it loads
+    begin(settings, dialect, number)
+    listener = listener or bind(options)
+    listener.listen(1024)
     if options.port == 0:
-        dialect.options = engine.options = options = options.on_port(listener.getsockname()[1])
-    server = Server(engine, dialect)
-    engine.on_step = dialect.step_log  # type: ignore[assignment]
+        engine.options = options.on_port(listener.getsockname()[1])
+    engine.on_start, engine.on_step = dialect.on_start, dialect.on_step
     dialect.loaded()
 
     def ready() -> None:
         engine.ready = True
         dialect.fired_up()
 
-    loop.listen(listener, server.on_data)
+    loop.listen(listener, Server(engine, dialect).on_data)
     loop.at(time.monotonic() + settings.ready_s, ready)
-    loop.at(time.monotonic() + settings.life_s, lambda: faults.end_by(3))
     loop.run()
+
+
+def main(argv: Sequence[str]) -> int:
+    settings = Settings.from_env(os.environ)
+    signal.setitimer(signal.ITIMER_REAL, settings.life_s)  # SIGALRM ends what a test forgot
+    options = resolve(argv, settings, os.environ)
+    if settings.serve_in_child:
+        serve_in_child()
+    number = launch_number(settings.counter)
+    note_launch(settings, options, number)
+    faults.note_pid(settings, "main")
+    serve(settings, options, number)
     return 0
-
-
-def here() -> Path:
-    """The file that starts this package from any folder."""
-    return Path(__file__).with_name("__main__.py").resolve()
