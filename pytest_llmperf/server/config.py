@@ -90,7 +90,7 @@ class ServerConfig:
         out: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.name in _NOT_IDENTITY or value is None or value == {}:
+            if f.name in _NOT_IDENTITY or value == {} or value == f.default:
                 continue
             out[f.name] = mask(value) if isinstance(value, Mapping) else value
         return out

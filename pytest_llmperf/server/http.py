@@ -68,7 +68,10 @@ class Exchange:
             if self._error is not None:
                 return Answer(0, self._error)
             response = self._connection.getresponse()
-            return Answer(response.status, response.read(LIMIT).decode("utf-8", "replace"))
+            data = response.read(LIMIT)
+            if response.length and len(data) < LIMIT:
+                return Answer(0, "the connection was closed in the middle of the answer")
+            return Answer(response.status, data.decode("utf-8", "replace"))
         except (OSError, http.client.HTTPException) as e:
             return Answer(0, _reason(e))
         finally:

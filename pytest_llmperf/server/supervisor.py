@@ -52,7 +52,7 @@ def _die_with_supervisor() -> None:
 
 
 class Lifeline:
-    """Commands from pytest, one a line; iterating gives those that have arrived, ``eof`` once it has closed."""
+    """The spec and the commands from pytest, one a line."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -68,13 +68,18 @@ class Lifeline:
         return json.loads(line)
 
     def commands(self) -> Iterator[str]:
+        """Commands that have arrived, ``eof`` once it has closed. Call when there is something to read."""
         chunk = os.read(self.fd, 1 << 12)
         self._buffer += chunk
+        yield from self.buffered()
+        if not chunk:
+            yield "eof"
+
+    def buffered(self) -> Iterator[str]:
+        """Commands that came in one read with what was before them."""
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             yield line.decode()
-        if not chunk:
-            yield "eof"
 
 
 class Supervisor:
@@ -127,6 +132,8 @@ class Supervisor:
 
     def run(self) -> None:
         """Until the engine ends, pytest asks, or pytest is gone."""
+        for command in self.lifeline.buffered():
+            self._obey(command)
         with selectors.DefaultSelector() as selector:
             selector.register(self.lifeline.fd, selectors.EVENT_READ)
             selector.register(self._wake, selectors.EVENT_READ)

@@ -1,0 +1,92 @@
+"""NVML as a JSON file tells it (``LLMPERF_TEST_NVML``): what the product sees when it imports the real binding.
+
+``{"driver": "...", "gpus": [{"uuid", "name", "mib", "capability": [9, 0], "used_mib", "pids": {pid: mib},
+"mig": [{"uuid", "name", "mib"}]}]}``. Without the variable there is no driver, as on a machine without GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+NVML_DEVICE_MIG_ENABLE = 1
+
+
+class NVMLError(Exception):
+    pass
+
+
+def _facts() -> Any:
+    return json.loads(Path(os.environ["LLMPERF_TEST_NVML"]).read_text())
+
+
+def nvmlInit() -> None:
+    if "LLMPERF_TEST_NVML" not in os.environ:
+        raise NVMLError("Driver Not Loaded")
+
+
+def nvmlShutdown() -> None:
+    pass
+
+
+def nvmlSystemGetDriverVersion() -> str:
+    return str(_facts()["driver"])
+
+
+def nvmlDeviceGetCount() -> int:
+    return len(_facts()["gpus"])
+
+
+def nvmlDeviceGetHandleByIndex(index: int) -> Any:
+    return _facts()["gpus"][index]
+
+
+def nvmlDeviceGetHandleByUUID(uuid: str) -> Any:
+    for gpu in _facts()["gpus"]:
+        for device in (gpu, *gpu.get("mig", [])):
+            if device["uuid"] == uuid:
+                return device
+    raise NVMLError("Not Found")
+
+
+def nvmlDeviceGetMigMode(device: Any) -> list[int]:
+    return [1 if device.get("mig") else 0, 0]
+
+
+def nvmlDeviceGetMaxMigDeviceCount(device: Any) -> int:
+    return 7
+
+
+def nvmlDeviceGetMigDeviceHandleByIndex(device: Any, index: int) -> Any:
+    if index >= len(device["mig"]):
+        raise NVMLError("Not Found")
+    return device["mig"][index]
+
+
+def nvmlDeviceGetName(device: Any) -> str:
+    return str(device["name"])
+
+
+def nvmlDeviceGetUUID(device: Any) -> str:
+    return str(device["uuid"])
+
+
+def nvmlDeviceGetCudaComputeCapability(device: Any) -> tuple[int, int]:
+    major, minor = device["capability"]
+    return major, minor
+
+
+def nvmlDeviceGetMemoryInfo(device: Any) -> Any:
+    if "mib" not in device:
+        raise NVMLError("Not Supported")
+    return SimpleNamespace(total=device["mib"] << 20, used=device.get("used_mib", 0) << 20)
+
+
+def nvmlDeviceGetComputeRunningProcesses(device: Any) -> list[Any]:
+    return [
+        SimpleNamespace(pid=int(pid), usedGpuMemory=None if mib is None else mib << 20)
+        for pid, mib in device.get("pids", {}).items()
+    ]

@@ -1,0 +1,149 @@
+"""Servers left up between runs: reused when they are the same, never counted twice, ended on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf.errors import LaunchError, LlmperfError
+from pytest_llmperf.server.kept import in_use, list_kept, stop_kept
+from pytest_llmperf.server.state import write_private
+from tests.server.fakes import FAKE, Driver, FileInventory, Pools, alive, config, pids_in, until
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def kept_by_another_run(folder: Path, **asked: Any) -> Driver:
+    driver = Driver(folder=folder, configs=[asked], settings={"keep": True})
+    said = driver.finish()
+    assert driver.process.returncode == 0
+    assert "left up at http://127.0.0.1:" in said[-1]
+    return driver
+
+
+def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: Path, state: Path) -> None:
+    asked = {"pids_file": str(tmp_path / "pids"), "children": 1, "env": {"HF_TOKEN": "hf_verysecret123"}}
+    first = kept_by_another_run(tmp_path, **asked)
+    (record,) = list_kept(state)
+    assert record.id == first.servers[0]["id"]
+    assert not in_use(record, state)
+    pool = pools(keep=True)
+    server = pool.get(config(**asked))
+    assert (server.launch.id, server.launch.reused) == (record.id, True)
+    assert server.launch.endpoint.port == first.servers[0]["port"]
+    assert in_use(record, state)
+    server.check()
+    counters = server.counters()
+    assert counters is not None
+    assert counters.generation_tokens
+    assert "hf_verysecret123" not in server.log()
+    pool.close()
+    assert len(alive(pids_in(tmp_path / "pids")["main"])) == 1
+    assert stop_kept(state, [record.id[:20]]) == [record.id]
+    assert alive([*pids_in(tmp_path / "pids")["main"], *pids_in(tmp_path / "pids")["child"]]) == []
+    assert list_kept(state) == []
+
+
+def test_records_are_private(tmp_path: Path, state: Path, pools: Pools) -> None:
+    kept_by_another_run(tmp_path)
+    (path,) = (state / "kept").glob("*.json")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    key = json.loads(path.read_text())["api_key"]
+    assert key
+    assert key not in repr(list_kept(state))
+
+
+@pytest.mark.parametrize("difference", ["config", "command", "in use", "not asked for"])
+def test_another_server_is_started_when_it_is_not_the_same(
+    pools: Pools, tmp_path: Path, state: Path, difference: str
+) -> None:
+    asked: dict[str, Any] = {"launch_log": str(tmp_path / "launches")}
+    kept_by_another_run(tmp_path, **asked)
+    (record,) = list_kept(state)
+    settings: dict[str, Any] = {"keep": difference != "not asked for"}
+    if difference == "config":
+        asked["itl_ms"] = 3
+    if difference == "command":
+        settings["engines"] = {"fake": EngineSettings(command=("/usr/bin/env", "python3", str(FAKE)))}
+    if difference == "in use":
+        assert pools(keep=True).get(config(**asked)).launch.reused
+    server = pools(**settings).get(config(**asked))
+    assert server.launch.id != record.id
+    assert not server.launch.reused
+
+
+def test_a_fresh_launch_ends_the_reused_one(pools: Pools, tmp_path: Path, state: Path) -> None:
+    asked = {"pids_file": str(tmp_path / "pids")}
+    kept_by_another_run(tmp_path, **asked)
+    pool = pools(keep=True)
+    old = pool.get(config(**asked)).launch
+    new = pool.fresh(config(**asked)).launch
+    assert (old.reused, new.reused) == (True, False)
+    assert len(alive(pids_in(tmp_path / "pids")["main"])) == 1
+    assert list_kept(state) == []
+    pool.close()
+    assert [k.id for k in list_kept(state)] == [new.id]
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path, state: Path, pools: Pools) -> None:
+    kept_by_another_run(tmp_path)
+    (record,) = list_kept(state)
+    (path,) = (state / "kept").glob("*.json")
+    facts = json.loads(path.read_text())
+    write_private(path, json.dumps({**facts, "supervisor": os.getpid()}))
+    assert stop_kept(state) == []
+    assert not path.exists()
+    psutil.Process(record.supervisor).terminate()
+    psutil.wait_procs([psutil.Process(record.supervisor)] if psutil.pid_exists(record.supervisor) else [], 10)
+
+
+def test_one_that_hangs_is_replaced(pools: Pools, tmp_path: Path, state: Path) -> None:
+    asked = {"pids_file": str(tmp_path / "pids"), "http_error": "500@2+"}
+    kept_by_another_run(tmp_path, **asked)
+    server = pools(keep=True).get(config(**asked))
+    assert not server.launch.reused
+    assert any("cannot be used" in line and "HTTP 500" in line for line in pools.said)
+    assert len(alive(pids_in(tmp_path / "pids")["main"])) == 1
+
+
+def test_one_that_died_is_forgotten(pools: Pools, tmp_path: Path, state: Path) -> None:
+    asked = {"pids_file": str(tmp_path / "pids")}
+    kept_by_another_run(tmp_path, **asked)
+    (record,) = list_kept(state)
+    os.kill(pids_in(tmp_path / "pids")["main"][0], signal.SIGKILL)
+    until(lambda: record.process is None)
+    assert list_kept(state) == []
+
+
+def test_a_killed_run_leaves_nothing_up_though_it_meant_to_keep(tmp_path: Path, state: Path) -> None:
+    driver = Driver(folder=tmp_path, configs=[{"pids_file": str(tmp_path / "pids")}], settings={"keep": True})
+    driver.kill()
+    until(lambda: not alive(pids_in(tmp_path / "pids")["main"]), 10)
+    assert list_kept(state) == []
+
+
+def test_it_goes_on_holding_its_gpus(pools: Pools, tmp_path: Path, state: Path) -> None:
+    gpus = tmp_path / "gpus.json"
+    gpus.write_text(json.dumps({"gpus": ["GPU-aaaa"]}))
+    driver = Driver(folder=tmp_path, configs=[{"engine": "fakegpu"}], settings={"keep": True}, inventory=gpus)
+    driver.finish()
+    with pytest.raises(LaunchError, match="GPU 0 is leased to fakegpu fake-model of pid"):
+        pools(FileInventory(gpus)).get(config(engine="fakegpu", seed=1))
+    stop_kept(state)
+    assert pools(FileInventory(gpus)).get(config(engine="fakegpu", seed=1)).launch.gpus == ("GPU-aaaa",)
+
+
+def test_stopping_by_a_wrong_id_says_what_there_is(state: Path) -> None:
+    with pytest.raises(LlmperfError, match=r"'2026' fits no kept servers \(there are: none\)"):
+        stop_kept(state, ["2026"])
