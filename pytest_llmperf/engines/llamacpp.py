@@ -28,7 +28,7 @@ from pytest_llmperf.engines.base import (
 )
 from pytest_llmperf.engines.metrics_text import Metrics
 from pytest_llmperf.engines.reading import Reading
-from pytest_llmperf.engines.speculation import Speculation
+from pytest_llmperf.engines.speculation import LOOKUP, Speculation
 from pytest_llmperf.server.config import ServerConfig
 
 EMBEDDED = (sys.executable, "-m", "pytest_llmperf.engines.llamacpp_serve")
@@ -73,6 +73,7 @@ class LlamaCpp(Engine):
             "host": settings.bind,
             "port": endpoint.port,
             "metrics": True,
+            "slots": True,
             "threads": 1,
             "parallel": slots,
             "ctx_size": slots * context,
@@ -106,7 +107,8 @@ class LlamaCpp(Engine):
         settings = props.get("default_generation_settings") or {}
         slots, context = props.get("total_slots"), settings.get("n_ctx")
         ftype, build = props.get("model_ftype"), props.get("build_info")
-        methods = (settings.get("params") or {}).get("speculative.types")
+        busy = probe.json("/slots")
+        drafting = isinstance(busy, list) and any(slot.get("speculative") for slot in busy)
         embedded, said = _serve_line(probe.log)
         r = Reading()
         r.take(
@@ -117,9 +119,10 @@ class LlamaCpp(Engine):
             max_running_requests=slots,
             context_length=context,
             kv_tokens=slots * context if slots and context else None,
-            speculative=methods if methods != "none" else None,
             engine_version=None if embedded else build,
         )
+        # /props says "none" here even while slots draft
+        r.take("/slots", speculative=said.get("spec_type", "on") if drafting else None)
         r.take("log", engine_version=embedded, prefix_cache=said.get("cache_prompt"))
         r.version("xllamacpp", embedded)
         r.version("llama.cpp", None if embedded else build)
@@ -155,11 +158,12 @@ def _gguf(model: str) -> str:
 
 
 def _speculation_flags(spec: Speculation) -> dict[str, Any]:
-    length = "spec_ngram_simple_size_m" if spec.method == "ngram" else "spec_draft_n_max"
+    ngram = spec.method == "ngram"
     return {
         "spec_type": _SPECULATION[spec.method],
         "model_draft": spec.model,
-        length: spec.num_tokens,
+        "spec_ngram_simple_size_n": LOOKUP if ngram else None,
+        "spec_ngram_simple_size_m" if ngram else "spec_draft_n_max": spec.num_tokens,
         "spec_synth_len": spec.acceptance_length,
     }
 

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+#: Tokens that prompt lookup must find again before it guesses on, where an engine leaves that to us.
+LOOKUP = 4
+
 
 @dataclass(frozen=True)
 class Speculation:

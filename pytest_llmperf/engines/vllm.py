@@ -20,7 +20,7 @@ from pytest_llmperf.engines.base import (
     Probe,
     RequestTraits,
 )
-from pytest_llmperf.engines.speculation import Speculation, nearest
+from pytest_llmperf.engines.speculation import LOOKUP, Speculation, nearest
 from pytest_llmperf.server.config import ServerConfig
 
 #: Of vLLM 0.26-0.33; an unknown name may be newer, so it is only hinted at.
@@ -168,7 +168,7 @@ def _speculation(mapping: Mapping[str, Any]) -> dict[str, Any]:
     if spec.model:
         out["model"] = spec.model
     if spec.method == "ngram":
-        out["prompt_lookup_max"] = 4  # vLLM has no default of its own
+        out["prompt_lookup_max"] = LOOKUP
     if spec.acceptance_length is not None:
         out |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": spec.acceptance_length}
     return out

@@ -30,7 +30,7 @@ BARE = {
         "--enable-prompt-tokens-details",
     ],
     "llamacpp": [
-        *("--model", "m.gguf", "--alias", "m.gguf", "--host", "127.0.0.1", "--port", "4321", "--metrics"),
+        *("--model", "m.gguf", "--alias", "m.gguf", "--host", "127.0.0.1", "--port", "4321", "--metrics", "--slots"),
         *("--threads", "1", "--parallel", "4", "--ctx-size", "0"),
     ],
 }
@@ -128,7 +128,10 @@ TRANSLATED: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "llamacpp",
         {"speculative": {**NGRAM, "acceptance_length": 2}},
-        ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-m", "4", "--spec-synth-len", "2"],
+        [
+            *("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "4"),
+            *("--spec-synth-len", "2"),
+        ],
     ),
     (
         "llamacpp",
