@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from pytest_llmperf import markers
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.options import Options
 from pytest_llmperf.schedule import Plan, neighbours
 from pytest_llmperf.session import Session
-
-#: Where the workers leave their plan for the controller.
-PLAN: pytest.StashKey[Path] = pytest.StashKey()
-_SAID: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def parametrize(metafunc: pytest.Metafunc, session: Session) -> None:
@@ -32,22 +27,15 @@ def parametrize(metafunc: pytest.Metafunc, session: Session) -> None:
         metafunc.parametrize("engine", engines, indirect=True, scope="session")
 
 
-def arrange(session: Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+def arrange(session: Session, config: pytest.Config, items: list[pytest.Item]) -> tuple[list[str], list[str]]:
     """Keep, check, group and order the performance tests among ``items``, in place.
 
-    Raises ``pytest.UsageError`` with every misuse found; an xdist worker leaves them to the controller instead.
+    Returns what to say about it, and every misuse found.
     """
-    said = config.stash.setdefault(_SAID, [])
-    ours = [i for i in items if "llm_server" in _fixtures(i) or "llm_servers" in _fixtures(i)]
-    if not session.options.opted_in:
-        _drop(config, items, ours)
-        if ours:
-            said.append(
-                f"llmperf: {len(ours)} tests need an LLM server and were deselected; run them with --engine NAME or -m perf"
-            )
-        return
-    errors, elsewhere = [], []
-    for item in ours:
+    said, errors, elsewhere = [], [], []
+    for item in items:
+        if not {"llm_server", "llm_servers"} & set(getattr(item, "fixturenames", ())):
+            continue
         engine = _engine(item)
         if engine is None:
             errors.append(f"{item.nodeid}: no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
@@ -59,45 +47,25 @@ def arrange(session: Session, config: pytest.Config, items: list[pytest.Item]) -
                 session.add(item, engine, f"{path}:{(line or 0) + 1}")
             except ConfigError as e:
                 errors.append(str(e))
-    _drop(config, items, elsewhere)
     if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [i for i in items if i not in set(elsewhere)]
         said.append(f"llmperf: {len(elsewhere)} tests are for other engines than {', '.join(session.options.engine)}")
-    if not session.tests and not errors:
+    session.regroup()
+    items[:] = neighbours(items, session.groups)
+    tests = session.tests.values()
+    if tests:
+        servers = len({c for t in tests for c in t.configs})
+        said.append(f"llmperf: {len(tests)} tests on {servers} servers, {session.gated} gated metrics")
+    else:
         said.append("llmperf: no performance test was selected, so nothing is gated")
-    groups = session.regroup()
-    items[:] = neighbours(items, groups)
-    if hasattr(config, "workerinput"):
-        Plan(groups, tuple(errors)).write(config.stash[PLAN])
-    elif errors:
-        raise pytest.UsageError("\n".join(errors))
-    if session.tests:
-        said.append(
-            f"llmperf: {len(session.tests)} tests on {len(set(groups.values()))} servers, {session.gated} gated metrics"
-        )
+    return said, errors
 
 
-def header(options: Options) -> list[str]:
-    """One line for pytest's header when performance tests are opted in."""
-    if not options.opted_in:
-        return []
-    doing = {None: "gate", "yes": "update baselines", "force": "update baselines (forced)"}[options.update]
-    where = options.url or ", ".join(options.engine) or "engines of the markers"
-    return [f"llmperf: {doing}, {where}, baselines in {options.baselines}"]
-
-
-def said(config: pytest.Config) -> list[str]:
-    """Lines to print after collection."""
-    return config.stash.get(_SAID, [])
-
-
-def _drop(config: pytest.Config, items: list[pytest.Item], gone: list[pytest.Item]) -> None:
-    if gone:
-        config.hook.pytest_deselected(items=gone)
-        items[:] = [i for i in items if i not in set(gone)]
-
-
-def _fixtures(item: pytest.Item) -> tuple[str, ...]:
-    return tuple(getattr(item, "fixturenames", ()))
+def plan_of(session: Session, errors: Sequence[str] = ()) -> Plan:
+    """What the controller needs to know of this process's collection."""
+    tests = tuple((t.test, t.engine) for t in session.tests.values() if t.perf)
+    return Plan(session.groups, tests, session.gated, tuple(errors))
 
 
 def _engine(item: pytest.Item) -> str | None:

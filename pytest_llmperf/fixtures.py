@@ -1,126 +1,20 @@
-"""What a test sees: ``llm_server``, ``llm_servers``, ``baseline`` and ``engine``."""
+"""What a test asks for: ``llm_server``, ``llm_servers``, ``baseline`` and ``engine``. Light to import: every pytest
+session of the environment loads this module."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
-import openai
 import pytest
 
-from pytest_llmperf.engines.base import EffectiveConfig
-from pytest_llmperf.gating import Baseline
-from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.run import Run
-from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.session import SESSION, Session
-from pytest_llmperf.subject import PerfTest
+if TYPE_CHECKING:
+    from pytest_llmperf.face import LlmServer
+    from pytest_llmperf.gating import Baseline
+    from pytest_llmperf.session import Session
+    from pytest_llmperf.subject import PerfTest
 
-
-class LlmServer:
-    """One running server as a test uses it. Measurements on it take turns with every other run on this host."""
-
-    def __init__(self, session: Session, test: PerfTest, config: ServerConfig) -> None:
-        self._session = session
-        self._test = test
-        self.config = config
-        """The declared config."""
-        self._server = session.server(test, config)
-
-    @property
-    def effective(self) -> EffectiveConfig:
-        """What the engine says it resolved to; None in a field means unknown."""
-        return self._server.launch.effective
-
-    @property
-    def base_url(self) -> str:
-        """``http://host:port/v1``"""
-        return self._server.launch.endpoint.base_url
-
-    @property
-    def launch_id(self) -> str:
-        """Identity of this life of the server process, the unit of replication."""
-        return self._server.launch.id
-
-    @property
-    def model(self) -> str:
-        """The model name that requests must carry."""
-        return self._server.launch.model
-
-    @cached_property
-    def client(self) -> openai.OpenAI:
-        """An ``openai`` client of this server, without retries (a retry would hide a failure)."""
-        key = self._server.launch.endpoint.api_key
-        return openai.OpenAI(base_url=self.base_url, api_key=key or "none", max_retries=0)
-
-    def stream(
-        self,
-        output_tokens: int = 256,
-        prompt_tokens: int = 128,
-        repetitions: int | None = None,
-        *,
-        max_repetitions: int | None = None,
-        precision: float | None = None,
-        chat: bool = False,
-    ) -> Run:
-        """Measure one stream: warm until steady, then repeat until the launch mean is known to ``precision``.
-
-        Returns a ``Run`` with ``decode_tok_s``, ``ttft_ms``, ``tpot_ms``, ``itl_p50_ms``, ``itl_p99_ms``, ``e2e_ms``
-        and, with speculative decoding, ``acceptance_length``, ``acceptance_rate``, ``steps_s``. Raises
-        ``ServerDiedError`` when the server is gone.
-        """
-        return self._measure(
-            output_tokens=output_tokens,
-            prompt_tokens=prompt_tokens,
-            repetitions=repetitions,
-            max_repetitions=max_repetitions,
-            precision=precision,
-            chat=chat,
-        )
-
-    def load(
-        self,
-        concurrency: int = 8,
-        *,
-        requests: int | None = None,
-        seconds: float | None = None,
-        rate: float | None = None,
-        output_tokens: int = 128,
-        prompt_tokens: int = 128,
-        repetitions: int | None = None,
-        chat: bool = False,
-    ) -> Run:
-        """Measure several streams at once: a closed loop of ``concurrency``, or Poisson arrivals at ``rate`` per second.
-
-        Bounded by ``requests`` (default: four per stream) or ``seconds``. Returns a ``Run`` with ``output_tok_s``,
-        ``stream_tok_s``, ``ttft_ms`` and the ITL metrics, one value per steady window.
-        """
-        if requests is None and seconds is None:
-            requests = 4 * concurrency
-        return self._measure(
-            output_tokens=output_tokens,
-            prompt_tokens=prompt_tokens,
-            repetitions=repetitions,
-            concurrency=concurrency,
-            requests=requests,
-            seconds=seconds,
-            rate=rate,
-            chat=chat,
-        )
-
-    def close(self) -> None:
-        """Close the client, if one was made; the server lives on in the pool."""
-        if "client" in self.__dict__:
-            self.client.close()
-
-    def _measure(self, **asked: Any) -> Run:
-        said = {**self._test.perf.workload(), **{k: v for k, v in asked.items() if v is not None}}
-        workload = Workload(**said)
-        if workload.max_repetitions < workload.repetitions:
-            workload = replace(workload, max_repetitions=workload.repetitions)
-        return self._session.measure(self._test, self._server, workload)
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
 
 
 @pytest.fixture
@@ -136,11 +30,11 @@ def engine(request: pytest.FixtureRequest) -> str:
 def llm_server(request: pytest.FixtureRequest, engine: str) -> Iterator[LlmServer]:
     """The server that this test's ``llm_server`` markers declare, launched once per config and session.
 
-    ``.stream(output_tokens=, prompt_tokens=, repetitions=)`` and ``.load(concurrency=, ...)`` measure; ``.client`` is an
-    ``openai.OpenAI``; ``.base_url``, ``.config`` and ``.effective`` say where and what it is.
+    ``.stream(output_tokens=, prompt_tokens=, repetitions=)`` and ``.load(concurrency=, ...)`` measure; ``.client`` is
+    an ``openai.OpenAI``; ``.base_url``, ``.config`` and ``.effective`` say where and what it is.
     """
     session, test = _here(request)
-    server = LlmServer(session, test, test.configs[0])
+    server = session.open(test, test.configs[0])
     yield server
     server.close()
 
@@ -151,7 +45,7 @@ def llm_servers(request: pytest.FixtureRequest, engine: str) -> Iterator[Mapping
     session, test = _here(request)
     if not test.named:
         pytest.fail("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)", pytrace=False)
-    servers = {name: LlmServer(session, test, config) for name, config in test.named.items()}
+    servers = {name: session.open(test, config) for name, config in test.named.items()}
     yield servers
     for server in servers.values():
         server.close()
@@ -169,5 +63,7 @@ def baseline(request: pytest.FixtureRequest) -> Baseline:
 
 
 def _here(request: pytest.FixtureRequest) -> tuple[Session, PerfTest]:
-    session = request.config.stash[SESSION]
+    session = request.config.stash.get(SESSION, None)
+    if session is None:
+        pytest.fail("performance tests run with --engine NAME or -m perf only", pytrace=False)
     return session, session.test(request.node)

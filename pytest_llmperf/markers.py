@@ -96,9 +96,7 @@ def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]]) -> di
     return merged if found else None
 
 
-def _layers(
-    mark: pytest.Mark, profiles: Mapping[str, Mapping[str, Any]], nodeid: str
-) -> Iterator[Mapping[str, Any]]:
+def _layers(mark: pytest.Mark, profiles: Mapping[str, Mapping[str, Any]], nodeid: str) -> Iterator[Mapping[str, Any]]:
     for name in mark.args:
         if name not in profiles:
             raise ConfigError(

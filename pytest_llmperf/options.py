@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import tomli
@@ -18,7 +18,7 @@ from pytest_llmperf.errors import ConfigError
 
 @dataclass(frozen=True)
 class Spec:
-    """One option: ``flags`` on the command line, ``llmperf_<name>`` in pytest's ini, ``<name>`` in ``[tool.llmperf]``."""
+    """One option: ``flags`` on the command line, ``llmperf_<name>`` in the ini, ``<name>`` in ``[tool.llmperf]``."""
 
     name: str
     flags: tuple[str, ...]
@@ -54,6 +54,8 @@ SPECS = (
          0.01, float, metavar="P"),
     Spec("min_effect", ("--llmperf-min-effect",), "Smallest change that matters, as a fraction", 0.01, float,
          metavar="X", least=0),
+    Spec("ignore_guards", ("--llmperf-ignore-guard",), "Guard that is shown but makes no verdict inconclusive; repeat "
+         "for several", (), many=True, metavar="NAME"),
     Spec("gpu_wait", ("--llmperf-gpu-wait",), "Seconds to wait for busy GPUs before giving up", 0.0, float,
          metavar="S", least=0),
     Spec("parallel_measure", ("--llmperf-parallel-measure",), "Let measurements on disjoint GPUs overlap under xdist "
@@ -87,6 +89,7 @@ class Options:
     inconclusive: str
     level: float
     min_effect: float
+    ignore_guards: tuple[str, ...]
     gpu_wait: float
     parallel_measure: bool
     startup_timeout: float
@@ -138,7 +141,8 @@ def add_options(parser: pytest.Parser) -> None:
             if spec.choices:
                 kwargs["choices"] = spec.choices
         _add(group, spec.flags, kwargs)
-        parser.addini(f"llmperf_{spec.name}", spec.help, type="args" if spec.many else "string", default=None)
+        ini: Literal["args", "string"] = "args" if spec.many else "string"
+        parser.addini(f"llmperf_{spec.name}", spec.help, type=ini, default=None)
     # "=force" is an option string of its own: an optional argument would swallow a path that follows.
     for suffix, const, text in (
         ("", "yes", "Record new baselines and agreeing launches, start a new epoch after an improvement"),

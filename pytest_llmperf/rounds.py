@@ -19,6 +19,9 @@ import pytest
 # As pytest-rerunfailures does: pytest offers no public way to run an item's three phases without logging them.
 from _pytest.runner import runtestprotocol
 
+#: Outcomes of a round that is not its test's last, in place of passed, failed and skipped.
+SUSPECT, MEASURED = "suspect", "measured"
+
 
 @dataclass(frozen=True)
 class Round:
@@ -37,14 +40,19 @@ class Subject(Protocol):
     """What the rounds need to know of one performance test."""
 
     group: str
-    round: Round
-    suspect: bool
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it runs on every launch of its server, rather than once."""
+        ...
+
+    @property
+    def suspect(self) -> bool:
+        """Whether its last run calls for confirmation on fresh launches."""
+        ...
 
     def begin(self, round_: Round) -> None:
         """The next run of the test is this round."""
-
-    def unconfirmed(self, why: str) -> None:
-        """The test stays a suspect: no confirmation came to an end."""
 
 
 class Servers(Protocol):
@@ -61,12 +69,16 @@ class Rounds:
     """Runs the tests of each group through their rounds. ``subjects`` maps nodeid to performance test."""
 
     def __init__(self, subjects: Mapping[str, Subject], servers: Servers, launches: int, confirm: int) -> None:
-        self._subjects = subjects
+        self._subjects: Mapping[str, Subject] = subjects
         self._servers = servers
         self._launches = launches
         self._confirm = confirm
-        self._left = Counter(s.group for s in subjects.values())
+        self._left: Counter[str] = Counter()
         self._held: dict[str, list[pytest.Item]] = {}
+
+    def expect(self) -> None:
+        """Collection is over: count each group's tests."""
+        self._left = Counter(s.group for s in self._subjects.values())
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run ``item`` once; after the group's last test run what its held tests still need."""
@@ -89,21 +101,14 @@ class Rounds:
         self._held.pop(group, None)
         self._servers.release(group)
 
-    def abandon(self, why: str) -> None:
-        """The session ends early: held tests are said to be unconfirmed, never forgotten."""
-        for items in self._held.values():
-            for item in items:
-                self._subjects[item.nodeid].unconfirmed(why)
-        self._held.clear()
-
     def _again(self, group: str, round_: Round, nextitem: pytest.Item | None) -> None:
         items, self._held[group] = self._held[group], []
         if not items:
             return
         self._servers.renew(group)
         for position, item in enumerate(items):
-            following = items[position + 1 : position + 2] or (self._held[group] or [nextitem])[:1]
-            after = nextitem if following[0] is item else following[0]
+            following = [*items[position + 1 :], *self._held[group]]
+            after = following[0] if following and following[0] is not item else nextitem
             with _reporting_as(item):
                 self._once(item, after, round_)
 
@@ -113,10 +118,10 @@ class Rounds:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         more = not round_.last or (subject.suspect and round_.role == "screen" and self._confirm > 0)
-        if more and all(r.passed for r in reports):
+        if subject.repeats and more and all(r.passed for r in reports):
             self._held[subject.group].append(item)
             call = next(r for r in reports if r.when == "call")
-            call.outcome = "suspect" if subject.suspect else "measured"  # type: ignore[assignment]
+            call.__dict__["outcome"] = SUSPECT if subject.suspect else MEASURED
             reports = [call]
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)

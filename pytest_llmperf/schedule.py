@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 @dataclass(frozen=True)
 class Plan:
-    """What a worker tells the controller after collection: ``groups`` maps nodeid to group; ``errors`` are misuses."""
+    """What a worker tells the controller after collection.
+
+    ``groups`` maps nodeid to group, ``tests`` holds (test, engine), ``gated`` counts metrics, ``errors`` are misuses.
+    """
 
     groups: Mapping[str, str]
-    errors: tuple[str, ...] = ()
+    tests: Sequence[tuple[str, str]] = ()
+    gated: int = 1
+    errors: Sequence[str] = ()
 
     def write(self, path: Path) -> None:
         """Atomically: every worker writes the same plan."""
         aside = path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps({"groups": dict(self.groups), "errors": list(self.errors)}), encoding="utf-8")
+        aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
         aside.replace(path)
 
     @classmethod
@@ -36,7 +41,7 @@ class Plan:
         if not path.exists():
             return cls({})
         data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(data["groups"], tuple(data["errors"]))
+        return cls(**{**data, "tests": [(test, engine) for test, engine in data["tests"]]})
 
 
 def groups(needs: Mapping[str, Sequence[str]]) -> dict[str, str]:

@@ -14,17 +14,20 @@ from pytest_llmperf import markers, schedule
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError, LaunchError, MeasurementError
-from pytest_llmperf.gating import Baseline, Judge
+from pytest_llmperf.face import LlmServer
+from pytest_llmperf.finish import server_record
+from pytest_llmperf.gating import Baseline, Judge, to_record
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import METRICS, Workload
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Connection, Run
 from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.options import Options, nearest
-from pytest_llmperf.report.collect import server_record
+from pytest_llmperf.report import junit
+from pytest_llmperf.report.encode import plain
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.server.gpus import hardware
+from pytest_llmperf.server.gpus import Hardware, hardware
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
@@ -42,6 +45,8 @@ class Session:
         for found in config.hook.pytest_llmperf_engines(config=config):
             self.engines.update({e.name: e for e in found})
         self.tests: dict[str, PerfTest] = {}
+        self.groups: dict[str, str] = {}
+        """nodeid to group, once collected."""
         self._stale: set[str] = set()
         self._warmed: set[str] = set()
         self._ledgers: dict[str, PromptLedger] = {}
@@ -78,17 +83,16 @@ class Session:
         self.tests[item.nodeid] = test
         return test
 
-    def regroup(self) -> dict[str, str]:
-        """Group the registered tests by the servers they need; nodeid to group."""
-        groups = schedule.groups({t.nodeid: [c.key for c in t.configs] for t in self.tests.values()})
+    def regroup(self) -> None:
+        """Group the registered tests by the servers they need."""
+        self.groups = schedule.groups({t.nodeid: [c.key for c in t.configs] for t in self.tests.values()})
         for test in self.tests.values():
-            test.group = groups[test.nodeid]
-        return groups
+            test.group = self.groups[test.nodeid]
 
     @property
     def gated(self) -> int:
         """Gated metrics of the whole session, the same in every process."""
-        return schedule.alpha_count(len(t.perf.metrics) for t in self.tests.values() if t.perf)
+        return schedule.alpha_count(t.metric_count for t in self.tests.values())
 
     def test(self, item: pytest.Item) -> PerfTest:
         """The registered test of ``item``."""
@@ -100,7 +104,7 @@ class Session:
     # -- servers
 
     @cached_property
-    def hardware(self) -> Any:
+    def hardware(self) -> Hardware:
         """What this host is, as far as a baseline cares."""
         return hardware()
 
@@ -117,6 +121,7 @@ class Session:
                 gpu_wait=o.gpu_wait,
                 keep=o.keep_servers,
                 url=o.url,
+                api_key_env="LLMPERF_API_KEY",
             ),
             self.engines,
             self.say,
@@ -139,6 +144,10 @@ class Session:
             self._warmed.add(config.key)
         test.launches[server.launch.id] = server.launch
         return server
+
+    def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:
+        """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``."""
+        return LlmServer(self, test, config)
 
     def renew(self, group: str) -> None:
         for test in self.tests.values():
@@ -183,7 +192,15 @@ class Session:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(self.options, self.hardware, self.gated, self._extra_fingerprint)
+        return Judge(
+            self.options,
+            self.hardware,
+            self.gated,
+            self.state_dir,
+            self._config.rootpath,
+            uses_gpu=lambda c: self.engines[c.engine].uses_gpu,
+            extra=self._extra_fingerprint,
+        )
 
     def baseline(self, test: PerfTest) -> Baseline:
         return Baseline(self.judge, test, can_confirm=self.options.confirm > 0 and not self.options.url)
@@ -196,33 +213,51 @@ class Session:
 
     # -- what a test report carries
 
-    def payload(self, test: PerfTest, error: BaseException | None) -> dict[str, Any]:
-        """JSON-ready results and servers of ``test`` so far. An invalid measurement becomes an invalid result."""
-        results = list(test.results)
-        if isinstance(error, MeasurementError) and test.perf:
-            judged = {r.metric for r in results}
-            for name in test.perf.metrics:
-                if name not in judged:
-                    m = METRICS[name]
-                    results.append(
-                        Result(
-                            nodeid=test.nodeid,
-                            test=test.test,
-                            engine=test.engine,
-                            server=test.configs[0].key,
-                            metric=name,
-                            unit=m.unit,
-                            higher_is_better=m.higher_is_better,
-                            verdict="invalid",
-                            reasons=(str(error),),
-                            location=test.location,
-                        )
-                    )
+    def conclude(self, test: PerfTest, report: pytest.TestReport, error: BaseException | None) -> None:
+        """Give ``report`` its verdicts: vacuous tests fail, inconclusive ones are skipped, results travel with it."""
+        if report.when == "call" and report.passed and test.round.last:
+            missing = test.unjudged()
+            if missing and not test.suspect:
+                report.outcome = "failed"
+                report.longrepr = (
+                    f"{test.nodeid}: declares {', '.join(missing)} but judged none of it: write "
+                    f"`assert run.{missing[0]} in baseline` or `baseline.check(run)`"
+                )
+        results = [*test.results, *self._invalid(test, error)]
+        verdicts = {r.verdict for r in results}
+        if report.when == "call" and report.passed and not test.suspect and "inconclusive" in verdicts:
+            reason = "; ".join(f"{r.metric}: {r.reasons[0]}" for r in results if r.verdict == "inconclusive")
+            path, _, line = test.location.rpartition(":")
+            report.outcome = "skipped"
+            report.longrepr = (path, int(line), f"Skipped: inconclusive: {reason}")
         failure = str(error) if isinstance(error, LaunchError) else None
         servers = [
             server_record(c, [x for x in test.launches.values() if x.config == c], failure) for c in test.configs
         ]
-        return {"results": [r.to_json() for r in results], "servers": servers}
+        payload = {
+            "results": [r.to_json() for r in results],
+            "servers": [plain(s) for s in servers],
+            "fresh": [f.to_json() for f in to_record(test)] if report.when == "call" and not test.suspect else [],
+        }
+        report.llmperf = payload  # type: ignore[attr-defined]
+        report.user_properties.extend(p for r in results for p in junit.properties(r))
 
-
-SESSION: pytest.StashKey[Session] = pytest.StashKey()
+    def _invalid(self, test: PerfTest, error: BaseException | None) -> list[Result]:
+        """An invalid measurement is a result too, of every declared metric that has none."""
+        if not isinstance(error, MeasurementError):
+            return []
+        return [
+            Result(
+                nodeid=test.nodeid,
+                test=test.test,
+                engine=test.engine,
+                server=test.configs[0].key,
+                metric=name,
+                unit=METRICS[name].unit,
+                higher_is_better=METRICS[name].higher_is_better,
+                verdict="invalid",
+                reasons=(str(error),),
+                location=test.location,
+            )
+            for name in test.unjudged()
+        ]

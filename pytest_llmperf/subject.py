@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.markers import Perf
-from pytest_llmperf.measure.metrics import Metric, MetricValue, Workload
-from pytest_llmperf.report.records import LaunchValues, Result
+from pytest_llmperf.measure.metrics import Guard, Metric, Workload
+from pytest_llmperf.report.records import Result
 from pytest_llmperf.rounds import Round
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
@@ -17,41 +18,72 @@ from pytest_llmperf.server.launch import Launch
 
 @dataclass
 class Gated:
-    """One gated metric of a test: its launch values as they come in, and the result once there is one."""
+    """One gated metric of a test on one server: its launches as they come in, and the result once there is one."""
 
     metric: Metric
     workload: Workload
     fingerprint: Fingerprint
     config: ServerConfig
-    launches: list[LaunchValues] = field(default_factory=list)
-    measured: list[MetricValue] = field(default_factory=list)
+    screened: list[StoredLaunch] = field(default_factory=list)
+    confirmed: list[StoredLaunch] = field(default_factory=list)
     suspect: bool = False
     result: Result | None = None
+    _guards: dict[str, tuple[Guard, ...]] = field(default_factory=dict)
+
+    def add(self, launch: StoredLaunch, guards: Sequence[Guard], round_: Round) -> None:
+        """Take one launch's values; the same launch again replaces what it gave before."""
+        side = self.confirmed if round_.role == "confirm" else self.screened
+        side[:] = [x for x in side if x.id != launch.id] + [launch]
+        self._guards[launch.id] = tuple(guards)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """Guards of the launches that decide."""
+        return tuple(g for x in self.confirmed or self.screened for g in self._guards[x.id])
 
 
 class PerfTest:
-    """State of one collected performance test. ``test`` is its id without the engine, the same on every engine."""
+    """State of one collected test with a server. ``test`` is its id without the engine, the same on every engine.
+
+    ``perf`` is None for a test that uses a server without gating anything.
+    """
 
     def __init__(
         self,
         nodeid: str,
-        perf: Perf,
+        perf: Perf | None,
         engine: str,
         config: ServerConfig | None,
         named: Mapping[str, ServerConfig],
         location: str,
     ) -> None:
         self.nodeid = nodeid
-        self.test = test_id(nodeid, engine)
+        self.test = engineless(nodeid, engine)
         self.perf = perf
         self.engine = engine
+        self.config = config
         self.named = named
-        self.configs = ((config,) if config else ()) + tuple(named.values())
         self.location = location
         self.group = ""
         self.round = Round()
         self.gated: dict[tuple[str, str], Gated] = {}
         self.launches: dict[str, Launch] = {}
+        self.measuring_s = 0.0
+
+    @property
+    def configs(self) -> tuple[ServerConfig, ...]:
+        """Every server the test needs."""
+        return ((self.config,) if self.config else ()) + tuple(self.named.values())
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the test runs on every launch of its server."""
+        return self.perf is not None
+
+    @property
+    def metric_count(self) -> int:
+        """Metrics it may gate, for the session's level."""
+        return len(self.perf.metrics) * max(1, len(self.named)) if self.perf else 0
 
     @property
     def suspect(self) -> bool:
@@ -61,18 +93,22 @@ class PerfTest:
     def begin(self, round_: Round) -> None:
         self.round = round_
 
-    def unconfirmed(self, why: str) -> None:
-        for gated in self.gated.values():
-            if gated.suspect and gated.result is not None:
-                gated.result = gated.result.with_verdict("inconclusive", f"suspect, not confirmed: {why}")
-                gated.suspect = False
+    def unjudged(self) -> tuple[str, ...]:
+        """Declared metrics that no assertion judged: such a test would be green for nothing."""
+        seen = {metric for metric, _ in self.gated}
+        return tuple(m for m in self.perf.metrics if m not in seen) if self.perf else ()
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Results so far, one per gated metric."""
-        return tuple(g.result for g in self.gated.values() if g.result is not None)
+        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed."""
+        waiting = "suspect, and not confirmed on fresh launches"
+        return tuple(
+            replace(g.result, reasons=(waiting, *g.result.reasons)) if g.suspect else g.result
+            for g in self.gated.values()
+            if g.result is not None
+        )
 
 
-def test_id(nodeid: str, engine: str) -> str:
+def engineless(nodeid: str, engine: str) -> str:
     """``nodeid`` without the engine parameter: ``t.py::test_x[vllm-long]`` is ``t.py::test_x[long]``."""
     return re.sub(rf"\[{re.escape(engine)}(?:-(.*)|)\]$", lambda m: f"[{m.group(1)}]" if m.group(1) else "", nodeid)

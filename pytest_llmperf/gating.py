@@ -1,0 +1,236 @@
+"""From a measured value to a verdict: what ``value in baseline`` and ``baseline.check(run)`` do."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.baselines import fingerprint, prior, provenance, store
+from pytest_llmperf.baselines.explain import explain
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.judge import Case, Judgement, judge
+from pytest_llmperf.baselines.prior import Priors
+from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
+from pytest_llmperf.baselines.update import Fresh
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.measure.metrics import Guard, MetricValue
+from pytest_llmperf.measure.run import Run
+from pytest_llmperf.options import Options
+from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.gpus import Hardware
+from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.stats import session_alpha
+from pytest_llmperf.subject import Gated, PerfTest
+
+
+class Judge:
+    """Knows what every test of this process is judged by: stored series, priors, level, hardware."""
+
+    def __init__(
+        self,
+        options: Options,
+        hardware: Hardware,
+        gated: int,
+        state: Path,
+        root: Path,
+        uses_gpu: Callable[[ServerConfig], bool],
+        extra: Callable[[ServerConfig], Mapping[str, str]],
+    ) -> None:
+        self.options = options
+        self.alpha = session_alpha(options.level, gated)
+        self._hardware = hardware
+        self._host = fingerprint.host_identity(hardware)
+        self._cache = state / "priors"
+        self._root = root
+        self._uses_gpu = uses_gpu
+        self._extra = extra
+        self._series: dict[tuple[str, str], list[Series]] = {}
+        self._priors: dict[tuple[str, str], Priors] = {}
+
+    def fingerprint(self, launch: Launch, workload: Mapping[str, Any]) -> Fingerprint:
+        """Under which a measurement on ``launch`` compares."""
+        config = launch.config
+        return fingerprint.of(
+            self._hardware,
+            config,
+            self._uses_gpu(config),
+            workload,
+            self.options.runner_pool,
+            gpus=launch.gpus,
+            extra=self._extra(config),
+        )
+
+    def stored(self, value: MetricValue, launch: Launch) -> StoredLaunch:
+        """The launch as a baseline would hold it, with this metric alone."""
+        return StoredLaunch(
+            id=launch.id,
+            recorded=utc(launch.started_at),
+            host=self._host,
+            cache=launch.cache_state,
+            metrics={value.metric.name: value.values},
+            provenance=provenance.of(self._hardware, launch.effective, commit=self._commit),
+        )
+
+    def decide(self, test: PerfTest, gated: Gated, *, can_confirm: bool) -> Judgement:
+        """Judge what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
+        options, perf = self.options, test.perf
+        assert perf is not None
+        where = test.test, test.engine
+        if where not in self._series:
+            self._series[where] = store.find(options.baselines, *where)
+        kind = test.engine, gated.fingerprint.label
+        if kind not in self._priors:
+            self._priors[kind] = prior.fit(options.baselines, test.engine, gated.fingerprint, self._cache)
+        case = Case(
+            nodeid=test.nodeid,
+            test=test.test,
+            engine=test.engine,
+            server=gated.config.key,
+            metric=gated.metric,
+            fingerprint=gated.fingerprint,
+            host=self._host,
+            alpha=self.alpha,
+            min_effect=options.min_effect if perf.min_effect is None else perf.min_effect,
+            max_regression=perf.max_regression,
+            target=dict(perf.target).get(gated.metric.name),
+            confirm_launches=options.confirm if can_confirm else 0,
+            prior=self._priors[kind].of(gated.metric.name),
+            workload=gated.workload.identity(),
+            location=test.location,
+        )
+        return judge(
+            case,
+            gated.screened,
+            gated.confirmed,
+            known=self._series[where],
+            folder=options.baselines,
+            now=time.time(),
+            guards=gated.guards,
+        )
+
+    @cached_property
+    def _commit(self) -> str | None:
+        """Revision of the tree that the tests are in, for provenance."""
+        try:
+            said = subprocess.run(
+                ["git", "rev-parse", "--short=12", "HEAD"],
+                cwd=self._root,
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return said.stdout.strip() or None
+
+
+class Baseline:
+    """The ``baseline`` fixture's value. ``value in baseline`` is True when the test may go on."""
+
+    def __init__(self, judge: Judge, test: PerfTest, *, can_confirm: bool) -> None:
+        self._judge = judge
+        self._test = test
+        self._can_confirm = can_confirm
+
+    def __repr__(self) -> str:
+        return f"<baseline of {self._test.test}>"
+
+    def __contains__(self, value: object) -> bool:
+        """Raises ``ConfigError`` for what is not a measured metric or not declared in ``@perf(metric=)``."""
+        gated = self._gated(value)
+        assert isinstance(value, MetricValue)
+        launch = self._test.launches[value.measurement.launch_id]
+        gated.add(self._judge.stored(value, launch), self._guards(value), self._test.round)
+        if not self._test.round.last:
+            return True
+        if self._test.round.role == "confirm" and not gated.suspect:
+            return True  # judged on the screen already: no second look
+        judgement = self._judge.decide(self._test, gated, can_confirm=self._can_confirm)
+        gated.suspect = judgement.suspect
+        gated.result = replace(judgement.result, measurement_s=round(self._test.measuring_s, 3))
+        return judgement.suspect or self._may_pass(gated.result.verdict)
+
+    def check(self, run: Run, *metrics: str) -> None:
+        """Gate several metrics of one run: all that ``@perf(metric=)`` names, or ``metrics``.
+
+        Raises ``AssertionError`` that explains every failed one.
+        """
+        assert self._test.perf is not None
+        values = [getattr(run, name) for name in metrics or self._test.perf.metrics]
+        failed = [value for value in values if value not in self]
+        if failed:
+            raise AssertionError("\n".join(line for value in failed for line in self.explain(value)))
+
+    def explain(self, value: object) -> list[str]:
+        """Why ``value`` is not in the baseline, as lines."""
+        result = self._gated(value).result
+        return explain(result) if result else [f"{value!r} was not judged yet"]
+
+    def _guards(self, value: MetricValue) -> list[Guard]:
+        """The guards of the measurement; those that the user ignores never trip."""
+        ignored = self._judge.options.ignore_guards
+        return [replace(g, tripped=g.tripped and g.name not in ignored) for g in value.measurement.guards]
+
+    def _may_pass(self, verdict: str) -> bool:
+        """Whether the test's assertion holds; what an inconclusive verdict does is decided when the test ends."""
+        options = self._judge.options
+        if verdict in ("no_baseline", "not_comparable"):
+            return options.update is not None
+        if verdict == "regressed":
+            return options.update is not None and bool(options.accept_regression)
+        if verdict == "inconclusive":
+            return options.inconclusive == "skip"
+        return verdict != "invalid"
+
+    def _gated(self, value: object) -> Gated:
+        test = self._test
+        if test.perf is None:
+            raise ConfigError(f"{test.nodeid}: mark the test with @perf to gate it against a baseline")
+        if not isinstance(value, MetricValue):
+            raise ConfigError(
+                f"{test.nodeid}: {value!r} is no measured metric; use one of a run, like run.decode_tok_s in baseline"
+            )
+        name = value.metric.name
+        if name not in test.perf.metrics:
+            raise ConfigError(
+                f"{test.nodeid}: {name} is judged but not declared, so the session's level would not count it; "
+                f"write @perf(metric={(*test.perf.metrics, name)!r})"
+            )
+        launch = test.launches[value.measurement.launch_id]
+        gated = test.gated.get((name, launch.config.key))
+        workload = value.measurement.workload
+        if gated is None:
+            mark = self._judge.fingerprint(launch, workload.identity())
+            gated = test.gated[name, launch.config.key] = Gated(value.metric, workload, mark, launch.config)
+        elif gated.workload != workload:
+            raise ConfigError(
+                f"{test.nodeid}: {name} is judged on two workloads; parametrize the test, so that each has a baseline"
+            )
+        return gated
+
+
+def to_record(test: PerfTest) -> Iterable[Fresh]:
+    """What ``--update-baselines`` may store of ``test``: one entry per fingerprint, all its gated metrics together."""
+    by_mark: dict[str, list[Gated]] = {}
+    for gated in test.gated.values():
+        if gated.result is not None:
+            by_mark.setdefault(gated.fingerprint.key, []).append(gated)
+    for group in by_mark.values():
+        launches: dict[str, StoredLaunch] = {}
+        for gated in group:
+            for launch in (*gated.screened, *gated.confirmed):
+                known = launches.get(launch.id, launch)
+                launches[launch.id] = replace(known, metrics={**known.metrics, **launch.metrics})
+        yield Fresh(
+            test=test.test,
+            engine=test.engine,
+            fingerprint=group[0].fingerprint,
+            launches=tuple(launches.values()),
+            verdicts={g.metric.name: g.result.verdict for g in group if g.result},
+        )
