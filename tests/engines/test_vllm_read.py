@@ -1,0 +1,149 @@
+"""Effective config and counters of vLLM, from bodies and logs of real servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.engines.base import EffectiveConfig, Mismatch
+from pytest_llmperf.engines.vllm import VLLM
+from pytest_llmperf.engines.vllm_read import INFO as INFO_PATH
+from pytest_llmperf.server.config import ServerConfig
+
+from .probe import Recorded, sample, sample_json
+
+ENGINE = VLLM()
+LOG = sample("vllm-0.26.0-h200.log")
+INFO = sample_json("vllm-0.26.0-h200-server_info.json")  # the text form
+
+
+def config(**declared: Any) -> ServerConfig:
+    return ServerConfig(engine="vllm", model="MODEL", **declared)
+
+
+def read(log: str = "", declared: ServerConfig | None = None, **bodies: Any) -> EffectiveConfig:
+    paths = {"info": INFO_PATH, "version": "/version"}
+    return ENGINE.effective(declared or config(), Recorded(log, {paths[k]: v for k, v in bodies.items()}))
+
+
+def fields(found: list[Mismatch]) -> dict[str, tuple[str, str]]:
+    return {m.field: (m.declared, m.effective) for m in found}
+
+
+def test_a_real_server_on_an_h200() -> None:
+    effective = read(LOG, info=INFO, version={"version": "0.26.0"})
+    assert effective.engine_version == "0.26.0"
+    assert effective.model == "MODEL"
+    assert effective.attention_backend == "FLASH_ATTN"
+    assert effective.sources["attention_backend"] == "log"
+    assert effective.other["flash_attention"] == "3"
+    assert effective.cuda_graph is True
+    assert effective.custom_all_reduce is True
+    assert effective.prefix_cache is True
+    assert effective.max_running_requests == 16
+    assert effective.context_length == 4096
+    assert effective.kv_tokens == 595_712
+    assert effective.dtype == "torch.bfloat16"
+    assert effective.quantization is None
+    assert effective.speculative is None
+    assert effective.tp == 1
+    assert effective.cache_state == "cold"
+    assert effective.versions == {"vllm": "0.26.0", "torch": "2.11.0+cu130", "cuda": "13.0.88", "driver": "580.159.04"}
+    wanted = config(dtype="bfloat16", attention_backend="FLASH_ATTN", max_running_requests=16, cuda_graph=True)
+    assert ENGINE.mismatches(wanted, effective) == []
+
+
+def test_the_log_alone_tells_almost_as_much() -> None:
+    effective, both = read(LOG), read(LOG, info=INFO)
+    for name in ("attention_backend", "cuda_graph", "dtype", "context_length", "tp", "kv_tokens", "engine_version"):
+        assert getattr(effective, name) == getattr(both, name), name
+        assert effective.sources[name] == "log"
+
+
+def test_nothing_read_is_nothing_known() -> None:
+    assert read() == EffectiveConfig()
+    assert ENGINE.mismatches(config(tp=8, attention_backend="FLASHINFER", cuda_graph=True), EffectiveConfig()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "backend"),
+    [
+        ("Using FLASHINFER attention backend out of potential backends: ['FLASHINFER', 'FLASH_ATTN'].", "FLASHINFER"),
+        ("Using AttentionBackendEnum.TRITON_ATTN backend.", "TRITON_ATTN"),
+        ("Using TRITON_ATTN backend.", "TRITON_ATTN"),
+        ("Using ROCM_AITER_FA backend (selected via --attention-backend).", "ROCM_AITER_FA"),
+        ("Using ROCM_ATTN backend out of potential backends: ['ROCM_ATTN'].", "ROCM_ATTN"),
+        ("Using TRITON Unquantized MoE backend out of potential backends: ['TRITON'].", None),
+        ("Using default backend.", None),
+    ],
+)
+def test_the_attention_backend_is_in_the_log_only(line: str, backend: str | None) -> None:
+    assert read(f"(EngineCore pid=1) INFO 11-29 14:42:02 [cuda.py:482] {line}\n").attention_backend == backend
+
+
+@pytest.mark.parametrize(
+    ("declared", "log", "expected"),
+    [
+        ({"attention_backend": "flashinfer"}, LOG, {"attention_backend": ("FLASHINFER", "FLASH_ATTN")}),
+        ({"attention_backend": "flash_attn"}, LOG, {}),
+        ({"attention_backend": "triton"}, "Using TRITON_ATTN backend.", {}),
+        (
+            {"attention_backend": "flashinfer"},
+            "Cannot use AttentionBackendEnum.FLASHINFER backend on CPU.",
+            {"attention_backend": ("FLASHINFER", "another")},
+        ),
+        ({"flags": {"attention_backend": "FLASHINFER"}}, LOG, {"attention_backend": ("FLASHINFER", "FLASH_ATTN")}),
+        (
+            {"custom_all_reduce": True},
+            "WARNING [custom_all_reduce.py:193] Custom allreduce is disabled because your platform lacks P2P",
+            {"custom_all_reduce": ("True", "False")},
+        ),
+        ({"cuda_graph": False}, LOG, {"cuda_graph": ("False", "True")}),
+        ({"tp": 2}, LOG, {"tp": ("2", "1")}),
+        ({"max_running_requests": 8}, LOG, {"max_running_requests": ("8", "16")}),
+        ({"flags": {"max_model_len": 8192}}, LOG, {"context_length": ("8192", "4096")}),
+    ],
+)
+def test_mismatches(declared: dict[str, Any], log: str, expected: dict[str, tuple[str, str]]) -> None:
+    wanted = config(**declared)
+    assert fields(ENGINE.mismatches(wanted, read(log, wanted))) == expected
+
+
+def test_custom_all_reduce_off_in_the_log_beats_the_argument() -> None:
+    effective = read(LOG + "Custom allreduce is disabled due to an unsupported world size: 3.\n", info=INFO)
+    assert effective.custom_all_reduce is False
+
+
+@pytest.mark.parametrize(
+    ("log", "state"),
+    [
+        ("Compiling a graph for compile range (1, 8192) takes 13.14 s", "cold"),
+        ("Directly load AOT compilation from path ~/.cache/vllm/x", "warm"),
+        ("Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1.2 s", "warm"),
+        ("Directly load AOT compilation from path x\nCompiling a graph for compile range (1, 2)", "cold"),
+        ("Enforce eager set", None),
+    ],
+)
+def test_state_of_the_compile_cache(log: str, state: str | None) -> None:
+    assert read(log).cache_state == state
+
+
+@pytest.mark.parametrize(
+    "body", [[], {}, {"vllm_config": None}, {"vllm_config": {"model_config": None}}, {"system_env": 3}]
+)
+def test_strange_bodies_are_unknown_not_a_traceback(body: Any) -> None:
+    assert read(info=body, version=[]) == EffectiveConfig()
+
+
+@pytest.mark.parametrize("line", LOG.splitlines())
+def test_no_line_of_a_good_start_looks_like_a_crash(line: str) -> None:
+    assert not [what for pattern, what in ENGINE.crash_patterns if pattern.search(line)]
+
+
+def test_signs_of_progress_in_a_real_start() -> None:
+    seen = {what for line in LOG.splitlines() for pattern, what in ENGINE.progress_patterns if pattern.search(line)}
+    assert seen == {
+        *("joining ranks", "loading weights", "weights loaded", "compiling kernels", "autotuning kernels"),
+        *("allocating the KV cache", "capturing graphs"),
+    }
