@@ -6,7 +6,8 @@ are chunks with only usage. Two refinements where chunks and tokens part:
 
 - *usage in every chunk* (``continuous_usage_stats``) says exactly which chunks carried how many tokens;
 - a special token shows as an empty text. An empty chunk between the first content and the finish is taken for a
-  token's arrival as long as usage counts more tokens than there are chunks.
+  token's arrival as long as usage counts more tokens than there are chunks; an empty chunk that carries the finish
+  only when that makes chunks and tokens equal (elsewhere the finish has a chunk of its own).
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class _Part:
-    """One event, reduced: ``content`` says that it shows a token, ``blank`` that it may stand for an unseen one."""
+    """One event, reduced: ``content`` says that it shows a token; ``blank`` that it may stand for an unseen one, and
+    ``last`` that it also carries the finish."""
 
     event: Event
     content: bool
     blank: bool
+    last: bool
     completion_tokens: int | None
 
 
@@ -77,9 +80,9 @@ def read_answer(events: Sequence[Event]) -> Answer:
         this_usage = body.get("usage") or {}
         usage = this_usage or usage
         model, id_ = body.get("model") or model, body.get("id") or id_
-        finish = choice.get("finish_reason") or finish
         blank = bool(choice) and not content and finish is None
-        parts.append(_Part(event, content, blank, this_usage.get("completion_tokens")))
+        finish = finish or choice.get("finish_reason")
+        parts.append(_Part(event, content, blank, finish is not None, this_usage.get("completion_tokens")))
     completion = usage.get("completion_tokens")
     details = usage.get("prompt_tokens_details") or {}
     return Answer(
@@ -115,9 +118,11 @@ def _chunks(parts: Sequence[_Part], total: int | None) -> tuple[Chunk, ...]:
         return counted
     carriers = [i for i, part in enumerate(parts) if part.content]
     if carriers:
-        spare = (total or 0) - len(carriers)
+        missing = max((total or 0) - len(carriers), 0)
         blanks = [i for i, part in enumerate(parts) if part.blank and i > carriers[0]]
-        carriers = sorted(carriers + blanks[: max(spare, 0)])
+        if blanks and parts[blanks[-1]].last and len(blanks) != missing:
+            blanks.pop()
+        carriers = sorted(carriers + blanks[:missing])
     return tuple(Chunk(parts[i].event.at_ns, None, parts[i].event.delay_ns) for i in carriers)
 
 

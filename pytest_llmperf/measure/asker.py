@@ -15,7 +15,7 @@ from pytest_llmperf.measure.outcome import Outcome, finish
 from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts, TokenPrompts
 from pytest_llmperf.measure.raw import RawSender
 from pytest_llmperf.measure.tokenizer import Tokenizer, ordinary_ids
-from pytest_llmperf.measure.wire import Read, Recording, connect, exchange, stamped
+from pytest_llmperf.measure.wire import Read, Recording, connect, exchange, hold_stamps, stamped
 
 
 class Asker:
@@ -39,6 +39,7 @@ class Asker:
         self._compiler = Compiler(connection.endpoint)
         self._raw = RawSender(connection.endpoint, limits) if proxy_for(connection.endpoint) else None
         self.target = target_of(connection.endpoint)
+        self._stamps = hold_stamps()
 
     def __enter__(self) -> Asker:
         return self
@@ -47,7 +48,7 @@ class Asker:
         self.close()
 
     def close(self) -> None:
-        for part in (self._compiler, self._tokenizer, self._raw):
+        for part in (self._compiler, self._tokenizer, self._raw, self._stamps):
             if part is not None:
                 part.close()
 
@@ -107,7 +108,7 @@ class Asker:
             return finish(self.call(role, index), failed, self.connection.model)
         with sock:
             call = self.call(role, index)
-            recording = exchange(sock, call.payload, silent=self._silent)
+            recording = exchange(sock, call.payload, self._silent)
         return finish(call, recording, self.connection.model)
 
     def _silent(self, seconds: float, reads: list[Read]) -> str | None:

@@ -48,6 +48,7 @@ def client_evidence(outcomes: Sequence[Outcome], client_s: float) -> dict[str, A
         "chunks_sharing_a_stamp": sum(o.merged for o in outcomes) / chunks if chunks else None,
         "kernel_stamps": stamped / chunks if chunks else None,
         "delay_p99_ms": delay_p99_ms(outcomes),
+        "delay_max_ms": max((d for o in outcomes for d in o.delays_ns), default=0) / 1e6,
         "client_cpu_s_per_1000_tokens": client_s / tokens * 1e3 if tokens else None,
         "cached_tokens": sum(o.answer.cached_tokens or 0 for o in outcomes),
     }

@@ -17,9 +17,12 @@ from pytest_llmperf.stats.location import location
 
 @dataclass(frozen=True)
 class RequestRecord:
-    """One request as it went, valid or not. Times in ms after the request was sent; None where it has none."""
+    """One request as it went, valid or not. ``id`` was sent as X-Request-Id, ``server_id`` is what the server called
+    it. ``sent_s`` is on the monotonic clock, the other times are in ms after it; None where there is none."""
 
     id: str
+    server_id: str | None
+    sent_s: float
     prompt_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
@@ -39,6 +42,8 @@ def record(outcome: Outcome) -> RequestRecord:
     p50, p99 = times.itl_ms(50, 99) if times else (None, None)
     return RequestRecord(
         id=outcome.call.id,
+        server_id=answer.id,
+        sent_s=outcome.sent_ns / 1e9,
         prompt_tokens=answer.prompt_tokens,
         output_tokens=answer.completion_tokens,
         cached_tokens=answer.cached_tokens,

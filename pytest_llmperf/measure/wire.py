@@ -1,8 +1,11 @@
 """One request over one socket: send, stamp every read, keep the raw bytes. Nothing is parsed while the clock runs.
 
 On Linux the kernel stamps each segment as it arrives (``SO_TIMESTAMPNS``), so that a reader that wakes up late still
-knows when the bytes came. Stamps are nanoseconds on CLOCK_MONOTONIC; kernel stamps are wall clock and are moved over
-by the offset sampled before and after the request.
+knows when the bytes came. A read that spans segments gets the stamp of its last one only, so reads are cut at the
+boundaries of HTTP chunks: a server writes one for each event.
+
+Stamps are nanoseconds on CLOCK_MONOTONIC; kernel stamps are wall clock and are moved over by the offset sampled before
+and after the request.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 
 #: A chunked body ends like this, in a read of its own or not; no event of JSON does.
 LAST_CHUNK = b"0\r\n\r\n"
+_SHORTEST = len(LAST_CHUNK)
 READ_SIZE = 1 << 16
 #: Seconds between two looks at whether a silent server still lives.
 TICK_S = 1.0
@@ -107,45 +111,134 @@ def connect(target: Target, timeout: float) -> socket.socket:
     return sock
 
 
-def exchange(sock: socket.socket, payload: bytes, *, silent: Callable[[float, list[Read]], str | None]) -> Recording:
-    """Send ``payload`` and read until the server closes or the body ends.
+def hold_stamps() -> socket.socket:
+    """Keep kernel stamps switched on until this is closed: the kernel needs milliseconds to switch them on, and with
+    the last socket that wants them it switches them off."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    kernel_stamps(sock)
+    return sock
 
-    ``silent`` is called when nothing came for ``TICK_S`` with the seconds since the last byte and the reads so far; a
-    text that it returns ends the recording (``""``: the answer was complete). The socket stays open: closing it is the
-    caller's, who also closes it when this raises (``KeyboardInterrupt``, what ``silent`` raises).
-    """
-    clock = time.monotonic_ns
-    reads: list[Read] = []
-    append = reads.append
-    error: str | None = None
-    receive = _tls_reader(sock) if isinstance(sock, ssl.SSLSocket) else sock.recvmsg
-    before = clock_offset()
-    sent = last = clock()
-    try:
-        sock.sendall(payload)
+
+#: Told the seconds since the last byte and the reads so far, once a second of silence. None: wait on; "": the answer
+#: was complete; a text: why the request is given up. May raise.
+Silent = Callable[[float, list[Read]], "str | None"]
+
+
+class _GaveUpError(Exception):
+    """The silence handler ended the request; the message is its text."""
+
+
+class _Tape:
+    """The reads of one response as they come."""
+
+    def __init__(self, sock: socket.socket, silent: Silent) -> None:
+        self._sock, self._silent = sock, silent
+        self._last = time.monotonic_ns()
+        self.reads: list[Read] = []
+
+    def play(self) -> None:
+        """Read to the end of the body (chunked) or of the connection."""
+        if isinstance(self._sock, ssl.SSLSocket):
+            while (data := self._keep_tls()) and not data.endswith(LAST_CHUNK):
+                pass
+        elif self._head():
+            while self._chunk():
+                pass
+        else:
+            while self._keep(READ_SIZE):
+                pass
+
+    def _head(self) -> bool:
+        """Take the response's head and nothing after it; True when the body is chunked."""
+        head = b""
+        while (end := head.find(b"\r\n\r\n")) < 0:
+            more = self._take(READ_SIZE, socket.MSG_PEEK)
+            if not more:
+                return False
+            whole = (head + more).find(b"\r\n\r\n")
+            self._keep(len(more) if whole < 0 else whole + 4 - len(head))
+            head += self.reads[-1][2]
+        return b"chunked" in head[:end].lower()
+
+    def _chunk(self) -> bool:
+        """Take one HTTP chunk; False when it was the last or the connection has ended.
+
+        Five bytes are the shortest chunk (``0 CR LF CR LF``), so they never reach into the next one.
+        """
+        head = b""
+        while len(head) < _SHORTEST or b"\r\n" not in head:
+            more = self._take(_SHORTEST - len(head) if len(head) < _SHORTEST else 1)
+            head += more
+            if not more:
+                self._append([], head)
+                return False
+        line = head.find(b"\r\n")
+        try:
+            size = int(head[:line].partition(b";")[0], 16)
+        except ValueError:  # no HTTP: leave the verdict to the parser
+            self._append([], head)
+            return False
+        rest = line + 2 + size + 2 - len(head)
+        if rest <= 0:
+            self._append([], head)
+        while rest > 0:
+            taken = self._keep(rest, head)
+            if not taken:
+                return False
+            rest, head = rest - taken, b""
+        return size > 0
+
+    def _take(self, size: int, flags: int = 0) -> bytes:
         while True:
             try:
-                data, ancillary, _, _ = receive(READ_SIZE, ANCILLARY_SIZE)
+                return self._sock.recv(size, flags)
             except (BlockingIOError, TimeoutError):
-                verdict = silent((clock() - last) / 1e9, reads)
-                if verdict is None:
-                    continue
-                error = verdict or None
-                break
-            last = clock()
-            append((last, ancillary, data))
-            if not data or data.endswith(LAST_CHUNK):
-                break
+                self._wait_on()
+
+    def _keep(self, size: int, before: bytes = b"") -> int:
+        """Read with a stamp; ``before`` are bytes already taken that belong to the same read. Returns bytes read."""
+        while True:
+            try:
+                data, ancillary, _, _ = self._sock.recvmsg(size, ANCILLARY_SIZE)
+            except (BlockingIOError, TimeoutError):
+                self._wait_on()
+                continue
+            self._append(ancillary, before + data)
+            return len(data)
+
+    def _keep_tls(self) -> bytes:
+        data = self._take(READ_SIZE)
+        self._append([], data)
+        return data
+
+    def _append(self, ancillary: Ancillary, data: bytes) -> None:
+        self._last = now = time.monotonic_ns()
+        self.reads.append((now, ancillary, data))
+
+    def _wait_on(self) -> None:
+        verdict = self._silent((time.monotonic_ns() - self._last) / 1e9, self.reads)
+        if verdict is not None:
+            raise _GaveUpError(verdict)
+
+
+def exchange(sock: socket.socket, payload: bytes, silent: Silent) -> Recording:
+    """Send ``payload`` and read one response.
+
+    The socket stays open: closing it is the caller's, who also closes it when this raises (``KeyboardInterrupt``, or
+    what ``silent`` raises).
+    """
+    error: str | None = None
+    tape = _Tape(sock, silent)
+    before = clock_offset()
+    sent = time.monotonic_ns()
+    try:
+        sock.sendall(payload)
+        tape.play()
+    except _GaveUpError as gave_up:
+        error = str(gave_up) or None
     except OSError as failure:
         error = failure.strerror or str(failure)
-    return Recording(sent, tuple(reads), (before, clock_offset()), error)
-
-
-def _tls_reader(sock: ssl.SSLSocket) -> Callable[[int, int], tuple[bytes, Ancillary, int, object]]:
-    def receive(size: int, _ancillary: int) -> tuple[bytes, Ancillary, int, object]:
-        return sock.recv(size), [], 0, None
-
-    return receive
+    return Recording(sent, tuple(tape.reads), (before, clock_offset()), error)
 
 
 def stamped(recording: Recording) -> tuple[Stamped, ...]:
