@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -22,6 +23,8 @@ from tests.fake_engine import truth
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine") / "__main__.py"
 DEADLINE_S = 20.0
+#: Where a fixture has the stand-in write what it did, by variable.
+TRUTH_FILES = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
 
 
 @pytest.fixture
@@ -152,8 +155,7 @@ def fake_server(tmp_path: Path, fake_engine_command: list[str]) -> Iterator[Star
     ) -> FakeServer:
         folder = tmp_path / f"fake-{len(started)}"
         folder.mkdir()
-        files = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
-        named = {f"FAKE_{name}": str(folder / file) for name, file in files.items()}
+        named = {f"FAKE_{name}": str(folder / file) for name, file in TRUTH_FILES.items()}
         words = ["sglang", "--model-path", model] if dialect == "sglang" else ["vllm", "serve", model]
         words += ["--port", "0", *flags, *(["--api-key", api_key] if api_key else [])]
         with (folder / "log").open("wb") as log:
@@ -204,7 +206,8 @@ class PerfProject:
     def write_config(self, extra: str = "") -> Path:
         """pyproject.toml with both engines' commands; ``extra`` is TOML appended to it."""
         engines = "".join(
-            f"[tool.llmperf.engines.{name}]\ncommand = {[*self.command, name]!r}\n\n" for name in ("sglang", "vllm")
+            f"[tool.llmperf.engines.{name}]\ncommand = {json.dumps([*self.command, name])}\n\n"
+            for name in ("sglang", "vllm")
         )
         file = self.path / "pyproject.toml"
         file.write_text(f"[tool.pytest.ini_options]\n\n{engines}{extra}")
@@ -243,8 +246,7 @@ def perf_project(
     """A ``PerfProject`` with its config and a one-test suite written; servers it left behind are killed at the end."""
     for name in ("PYTEST_ADDOPTS", "CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
-    files = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
-    for variable, file in files.items():
+    for variable, file in TRUTH_FILES.items():
         monkeypatch.setenv(f"FAKE_{variable}", str(pytester.path / f"fake-{file}"))
     monkeypatch.setenv("FAKE_LIFE_S", "120")
     project = PerfProject(pytester, fake_engine_command)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
+import tomli
 
-from tests.conftest import StartFake, alive, wait_for
+from tests.conftest import PerfProject, StartFake, alive, wait_for
 from tests.fake_engine.client import call, stream
 from tests.fake_engine.faults import CRASHES, DEEP
 
@@ -171,3 +174,50 @@ def test_the_launch_log_names_the_process_and_its_variables(fake_server: StartFa
     assert launch["env"]["NCCL_PROTO"] == "LL"
     assert "--tp" in launch["argv"]
     assert server.log.count("NCCL_PROTO set by environment to LL") == 2
+
+
+def test_a_perf_project_points_both_engines_at_the_stand_in(perf_project: PerfProject) -> None:
+    config = tomli.loads(perf_project.write_config("[tool.llmperf]\nalpha = 0.01\n").read_text())
+    assert config["tool"]["llmperf"]["alpha"] == 0.01
+    for name in ("sglang", "vllm"):
+        command = config["tool"]["llmperf"]["engines"][name]["command"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=perf_project.path)
+        assert ended.returncode == 2
+        assert "--model" in ended.stderr
+    perf_project.write_suite("def test_nothing():\n    pass\n")
+    perf_project.run("-p", "no:llmperf", "-p", "no:cacheprovider", engine=None).assert_outcomes(passed=1)
+    assert (perf_project.launches, perf_project.truth) == ([], [])
+
+
+def test_garbage_on_the_wire_does_not_end_it(fake_server: StartFake) -> None:
+    server = fake_server("vllm")
+    for data in (b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+            sock.sendall(data)
+            assert sock.recv(100).startswith(b"HTTP/1.1 400")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\ncontent-length: 500\r\n\r\n{")
+    for body in (
+        "[]",
+        "{",
+        "null",
+        '{"prompt":{"a":1}}',
+        '{"prompt":"a","max_tokens":"x"}',
+        '{"prompt":[1e9]}',
+        "\u0000",
+    ):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request("POST", "/v1/completions", body.encode())
+        assert connection.getresponse().status in (400, 422), body
+        connection.close()
+    assert stream(server.port).done
+
+
+def test_two_requests_in_one_write_are_answered_in_order(fake_server: StartFake) -> None:
+    server = fake_server("vllm")
+    body = b'{"prompt":[7],"max_tokens":3}'
+    one = b"POST /v1/completions HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        sock.sendall(one + b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+    assert answer.index(b"cmpl-") < answer.index(b'"version"')

@@ -43,7 +43,7 @@ class Channel:
             return
         if sent < len(data):
             self.outbox += data[sent:]
-            self.loop.writers.add(self.sock)
+            self.loop.want_write(self.sock.fileno(), True)
 
     def flush(self) -> None:
         try:
@@ -54,7 +54,7 @@ class Channel:
             self.close()
             return
         if not self.outbox:
-            self.loop.writers.discard(self.sock)
+            self.loop.want_write(self.sock.fileno(), False)
             if self.closing:
                 self.close()
 
@@ -86,7 +86,7 @@ class Channel:
         if not self.open:
             return
         self.open = False
-        self.loop.forget(self.sock)
+        self.loop.forget(self.sock.fileno())
         self.sock.close()
         if self.on_close is not None:
             self.on_close()
@@ -96,9 +96,10 @@ class Loop:
     """Runs timers at their times and sockets when they are ready, timers first."""
 
     def __init__(self) -> None:
-        self.channels: dict[socket.socket, Channel] = {}
-        self.writers: set[socket.socket] = set()
-        self._listeners: dict[socket.socket, Callable[[Channel], None]] = {}
+        self.channels: dict[int, Channel] = {}
+        self.writers: list[int] = []
+        self._watched: list[int] = []
+        self._listeners: dict[int, tuple[socket.socket, Callable[[Channel], None]]] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._stopped = False
@@ -110,11 +111,19 @@ class Loop:
 
     def listen(self, sock: socket.socket, on_data: Callable[[Channel], None]) -> None:
         sock.setblocking(False)
-        self._listeners[sock] = on_data
+        self._listeners[sock.fileno()] = (sock, on_data)
+        self._watched.append(sock.fileno())
 
-    def forget(self, sock: socket.socket) -> None:
-        self.channels.pop(sock, None)
-        self.writers.discard(sock)
+    def want_write(self, fd: int, wanted: bool) -> None:
+        """Whether to call ``flush`` of this channel when its socket takes more."""
+        if wanted != (fd in self.writers):
+            (self.writers.append if wanted else self.writers.remove)(fd)
+
+    def forget(self, fd: int) -> None:
+        """A channel is about to close."""
+        self.channels.pop(fd)
+        self._watched.remove(fd)
+        self.want_write(fd, False)
 
     def stop(self) -> None:
         self._stopped = True
@@ -128,20 +137,20 @@ class Loop:
             wait = MAX_WAIT
             if self._timers:
                 wait = min(wait, max(0.0, self._timers[0][0] - monotonic()))
-            readable, writable, _ = select.select([*self._listeners, *self.channels], list(self.writers), [], wait)
+            readable, writable, _ = select.select(self._watched, self.writers, [], wait)
             self._run_timers()
-            for sock in writable:
-                if channel := self.channels.get(sock):
+            for fd in writable:
+                if channel := self.channels.get(fd):
                     channel.flush()
-            for sock in readable:
-                if on_data := self._listeners.get(sock):
-                    self._accept(sock, on_data)
-                elif channel := self.channels.get(sock):
+            for fd in readable:
+                if fd in self._listeners:
+                    self._accept(*self._listeners[fd])
+                elif channel := self.channels.get(fd):
                     channel.receive()
 
     def _run_timers(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= monotonic():
+        timers, now = self._timers, monotonic()  # what falls due meanwhile comes after the sockets' turn
+        while timers and timers[0][0] <= now:
             heapq.heappop(timers)[2]()
 
     def _accept(self, listener: socket.socket, on_data: Callable[[Channel], None]) -> None:
@@ -151,4 +160,5 @@ class Loop:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.channels[sock] = Channel(self, sock, on_data)
+        self.channels[sock.fileno()] = Channel(self, sock, on_data)
+        self._watched.append(sock.fileno())

@@ -29,6 +29,7 @@ class EventWriter:
     def __init__(self, loop: Loop, channel: Channel, *, per_segment: int, pieces: int, gap: float) -> None:
         self._loop, self._channel = loop, channel
         self._per_segment, self._pieces, self._gap = per_segment, pieces, gap
+        self._direct = per_segment == pieces == 1
         self._prefix = b""
         self._held: list[tuple[bytes, Sent | None]] = []
 
@@ -40,9 +41,14 @@ class EventWriter:
     def prefix(self, data: bytes) -> None:
         """Bytes (late headers) that go in the same write as the first event."""
         self._prefix = data
+        self._direct = False
 
     def event(self, data: bytes, due: float, sent: Sent | None = None) -> None:
         """Write one event (several, when ``data`` holds several), or hold it until its segment is full."""
+        if self._direct and sent is not None:
+            self._channel.send(wire.frame(data))
+            sent.intended, sent.actual = due, monotonic()
+            return
         self._held.append((wire.frame(data), sent))
         if sent is None or len(self._held) >= self._per_segment:
             self.flush(due)
