@@ -182,6 +182,8 @@ class Engine(abc.ABC):
     progress_patterns: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = ()
     #: (pattern in the log, cause in words), most specific first.
     crash_patterns: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = ()
+    #: Log lines after which a server cannot become ready, though its process may live on for a while.
+    fatal_patterns: ClassVar[Sequence[re.Pattern[str]]] = ()
     traits: ClassVar[RequestTraits] = RequestTraits()
 
     @abc.abstractmethod

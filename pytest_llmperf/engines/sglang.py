@@ -42,6 +42,9 @@ _SAME_NAME = ("attention_backend", "max_running_requests", "context_length", "dt
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 
 
+_CRASH_AT_ONCE = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0"}
+
+
 class SGLang(Engine):
     name = "sglang"
     portable = frozenset(
@@ -73,6 +76,8 @@ class SGLang(Engine):
         (re.compile(r"AssertionError: ([^\n]*\b(?:backend|SM\d+|Hopper|Blackwell)\b[^\n]*)"), r"\1"),
         (re.compile(r"ValueError: ([^\n]*\battention backend\b[^\n]*)", re.IGNORECASE), r"\1"),
     )
+    # SGLang then dumps stacks and waits for core files, more than a minute, before it exits
+    fatal_patterns = (re.compile(r"SIGQUIT received\.|Received sigquit from a child process"),)
     #: Written by the adapter itself, each with what to write in its place.
     reserved: ClassVar[Mapping[str, str]] = {
         "host": "bind = ... in [tool.llmperf.engines.sglang]",
@@ -97,7 +102,7 @@ class SGLang(Engine):
         }
         argv = flags.argv(own | flags.normal(config.flags))
         program = settings.command or ("python", "-m", "sglang.launch_server")
-        return Command((*program, *argv), {**_speculation_env(config), **config.nccl, **config.env})
+        return Command((*program, *argv), {**_CRASH_AT_ONCE, **_speculation_env(config), **config.nccl, **config.env})
 
     def problems(self, config: ServerConfig) -> list[str]:
         found = [*super().problems(config), *flags.reserved(self.name, config.flags, self.reserved)]

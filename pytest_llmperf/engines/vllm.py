@@ -76,6 +76,7 @@ class VLLM(Engine):
         (re.compile(r"ValueError: (No valid attention backend[^\n]{0,200})"), r"\1"),
         (re.compile(r"Value error, ([^\n]{0,200})"), r"a wrong configuration: \1"),
     )
+    fatal_patterns = (re.compile(r"EngineCore (?:failed to start|encountered a fatal error)"),)
     #: Written by the adapter itself, each with what to write in its place.
     reserved: ClassVar[Mapping[str, str]] = {
         "host": "bind = ... in [tool.llmperf.engines.vllm]",
