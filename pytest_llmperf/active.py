@@ -19,7 +19,6 @@ from pytest_llmperf.rounds import MEASURED, SUSPECT, Rounds
 from pytest_llmperf.schedule import GroupScheduling, Plan
 from pytest_llmperf.session import Session
 
-
 #: Category in the summary, letter, word with its style.
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
 
