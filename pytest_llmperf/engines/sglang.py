@@ -73,8 +73,7 @@ class SGLang(Engine):
     crash_patterns = (
         (re.compile(r"Not enough memory[^\n]*mem-fraction-static[^\n]*"), "out of GPU memory for the KV cache"),
         (re.compile(r"error: argument --attention-backend: invalid choice: '([^']+)'"), r"no attention backend \1"),
-        (re.compile(r"AssertionError: ([^\n]*\b(?:backend|SM\d+|Hopper|Blackwell)\b[^\n]*)"), r"\1"),
-        (re.compile(r"ValueError: ([^\n]*\battention backend\b[^\n]*)", re.IGNORECASE), r"\1"),
+        (re.compile(r"(?:AssertionError|ValueError): ([^\n]*\b(?:backend|GPUs|SM\d+)\b[^\n]*)", re.IGNORECASE), r"\1"),
     )
     # SGLang then dumps stacks and waits for core files, more than a minute, before it exits
     fatal_patterns = (re.compile(r"SIGQUIT received\.|Received sigquit from a child process"),)

@@ -1,0 +1,72 @@
+"""What engines write when they cannot start, and the cause that is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.engines.registry import builtin
+
+ENGINES = builtin()
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "cause"),
+    [
+        (
+            "sglang",
+            "launch_server.py: error: argument --attention-backend: invalid choice: 'fa5' (choose from 'triton', 'fa3')",
+            "no attention backend fa5",
+        ),
+        (
+            "sglang",
+            "ValueError: TRTLLM MHA backend for decode is only supported on Hopper (SM90) GPUs.",
+            "TRTLLM MHA backend for decode is only supported on Hopper (SM90) GPUs.",
+        ),
+        (
+            "sglang",
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+            "out of GPU memory for the KV cache",
+        ),
+        (
+            "vllm",
+            "ValueError: Selected backend AttentionBackendEnum.FLASHMLA is not valid for this configuration. "
+            "Reason: ['compute capability not supported']",
+            "Selected backend AttentionBackendEnum.FLASHMLA is not valid for this configuration. "
+            "Reason: ['compute capability not supported']",
+        ),
+        (
+            "vllm",
+            "ValueError: Free memory on device cuda:0 (3.1/139.8 GiB) on startup is less than desired",
+            "too little free GPU memory: Free memory on device cuda:0 (3.1/139.8 GiB) on startup is less than desired",
+        ),
+        (
+            "vllm",
+            "  Value error, num_speculative_tokens must be greater than zero [type=value_error, input_value=...]",
+            "a wrong configuration: num_speculative_tokens must be greater than zero [type=value_error, input_value=...]",
+        ),
+        (
+            "llamacpp",
+            "E llama_model_load: error loading model: unknown model architecture: 'brand-new'",
+            "llama.cpp does not know the architecture brand-new",
+        ),
+    ],
+)
+def test_causes(engine: str, line: str, cause: str) -> None:
+    patterns = ENGINES[engine].crash_patterns
+    found = [m.expand(what) for pattern, what in patterns if (m := pattern.search(f"before\n{line}\nafter"))]
+    assert found[:1] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("engine", "line"),
+    [
+        (
+            "sglang",
+            "[2026-11-29 16:35:23] SIGQUIT received. signum=None, frame=None. It usually means one child failed.",
+        ),
+        ("sglang", "Received sigquit from a child process. It usually means the child failed."),
+        ("vllm", "(EngineCore pid=640) ERROR 11-29 14:42:00 [core.py:1510] EngineCore failed to start."),
+    ],
+)
+def test_lines_that_end_a_start_before_the_process_does(engine: str, line: str) -> None:
+    assert any(pattern.search(line) for pattern in ENGINES[engine].fatal_patterns)
