@@ -159,12 +159,14 @@ def in_use(kept: Kept, state_dir: Path) -> bool:
 
 
 def stop_kept(state_dir: Path, ids: Sequence[str] = ()) -> list[str]:
-    """Stop the servers with these launch ids (a unique beginning will do), or all; returns the ids that were stopped.
+    """Stop the servers with these launch ids (a unique beginning will do), or all that no run is using.
+
+    Returns the ids that were stopped.
 
     Raises ``LlmperfError`` when an id fits no server or several.
     """
     up = list_kept(state_dir)
-    chosen = up if not ids else [_one(up, wanted) for wanted in ids]
+    chosen = [_one(up, wanted) for wanted in ids] or [k for k in up if not in_use(k, state_dir)]
     for kept in chosen:
         KeptLife(kept, state_dir).ask_to_stop()
     for kept in chosen:

@@ -19,7 +19,7 @@ class PoolSettings:
 
     ``startup_timeout`` counts since the last sign of progress. ``gpu_wait`` is how long to wait for GPUs that others
     hold (0: refuse at once). ``url`` attaches to a running server instead of launching; ``api_key_env`` names the
-    variable that holds its key. ``plain_progress`` asks for plain lines rather than one line that is rewritten.
+    variable that holds its key. ``plain_progress`` tells of each stage once rather than of each second.
     ``worker`` is xdist's worker id, or empty.
     """
 
@@ -32,7 +32,7 @@ class PoolSettings:
     keep: bool = False
     url: str | None = None
     api_key_env: str | None = None
-    plain_progress: bool = True
+    plain_progress: bool = False
     worker: str = ""
 
 

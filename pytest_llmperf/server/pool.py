@@ -20,8 +20,8 @@ __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
 class ServerPool:
     """Servers by config key.
 
-    ``say`` gets lines for people; one that starts with a carriage return replaces the line before it (only when
-    ``plain_progress`` is off). ``inventory`` is the GPU driver's view, the system's own by default.
+    ``say`` gets lines for people as things happen: ``SERVER: what it does``. What must still be read at the end of the
+    session is in ``notices`` as well. ``inventory`` is the GPU driver's view, the system's own by default.
     """
 
     def __init__(
@@ -36,6 +36,8 @@ class ServerPool:
         """Every launch that became ready, in order."""
         self.failures: dict[str, list[str]] = {}
         """Config key to what went wrong with it."""
+        self.notices: list[str] = []
+        """Servers left up, and whatever could not be ended."""
         self._engines = engines
         self._say = say
         self._inventory = inventory
@@ -183,19 +185,22 @@ class ServerPool:
             digest = kept.digest(launch.config, self._engine(launch.config), own)
             kept.record(kept.of(launch, life.process, digest, self.settings.stop_grace), self.settings.state_dir)
             life.process.keep()
-        self._tell(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
+        self._note(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
 
     def _report(self, server: Server, remains: Remains) -> None:
         label = server.launch.config.label
         if remains.left:
-            self._tell(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
+            self._note(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
         if remains.holding:
-            self._tell(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+            self._note(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
 
     def _unclaim(self, key: str) -> None:
         if key in self._claims:
             os.close(self._claims.pop(key))
 
     def _tell(self, line: str) -> None:
-        worker = f"[{self.settings.worker}] " if self.settings.worker else ""
-        self._say(f"\r{worker}{line[1:]}" if line.startswith("\r") else f"{worker}{line}")
+        self._say(f"[{self.settings.worker}] {line}" if self.settings.worker else line)
+
+    def _note(self, line: str) -> None:
+        self.notices.append(line)
+        self._tell(line)

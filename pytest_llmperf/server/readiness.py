@@ -94,7 +94,7 @@ class Readiness:
         if not self._s.plain:
             if now - at >= 1.0:
                 self._said = (stage, now)
-                self._s.say(f"\r{line}")
+                self._s.say(line)
             return
         kind = self._progress.stage.rstrip("0123456789 %")
         if kind != stage or now - at >= PLAIN_EVERY_S:
@@ -156,7 +156,7 @@ class Readiness:
         """
         s = self._s
         if s.keyed:
-            stranger = replace(s.endpoint, api_key=secrets.token_urlsafe(24))
+            stranger = replace(s.endpoint, api_key=secrets.token_hex(24))
             answer = self._ask("POST", COMPLETIONS, completion(s.engine, s.config), stranger)
             if answer.ok:
                 what = f"{s.endpoint.root_url} takes any API key, though this launch was given one"

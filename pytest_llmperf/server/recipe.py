@@ -44,7 +44,8 @@ class Recipe:
 def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int, gpus: Mapping[str, str]) -> Recipe:
     """How ``config`` is started on ``port`` seeing ``gpus`` (variables). Raises LaunchError where a prefix cannot carry
     what is declared."""
-    endpoint = Endpoint(own.host, port, api_key=secrets.token_urlsafe(24))
+    # Hexadecimal: a key that begins with a dash would read as a flag.
+    endpoint = Endpoint(own.host, port, api_key=secrets.token_hex(24))
     command = engine.command(config, own, endpoint)
     keyed = any(str(endpoint.api_key) in part for part in (*command.argv, *command.env.values()))
     if not keyed:

@@ -43,6 +43,7 @@ def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: P
     assert (server.launch.id, server.launch.reused) == (record.id, True)
     assert server.launch.endpoint.port == first.servers[0]["port"]
     assert in_use(record, state)
+    assert stop_kept(state) == []  # not from under a run that uses it
     server.check()
     counters = server.counters()
     assert counters is not None
