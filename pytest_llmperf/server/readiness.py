@@ -125,13 +125,14 @@ class Readiness:
     # -- the steps
 
     def _await_health(self) -> None:
-        s = self._s
+        answered = False
         while True:
-            answer = self._ask("GET", s.engine.health_path)
-            if answer.status:
+            answer = self._ask("GET", self._s.engine.health_path)
+            if answer.ok or (answer.status and not answered):
                 self._check_listener()
             if answer.ok:
                 return
+            answered = answered or answer.status != 0
             self._watch(self._pause())
 
     def _check_listener(self) -> None:
