@@ -21,7 +21,8 @@ TTFT_SLOWDOWN              1           factor on prefill speed
 PREFILL_TOK_S              0           with it, prefill takes (prompt - cached) / this longer
 CACHED_SPEEDUP             0.8         part of TTFT_MS that a wholly cached prompt saves
 EFFECTS                                MAP of factors on decode speed: ``attention_backend=triton:0.9`` (as taken),
-                                       ``NCCL_PROTO=Simple:0.7`` (environment), ``disable_custom_all_reduce:0.9`` (flag)
+                                       ``NCCL_PROTO=Simple:0.7`` (environment), ``engine=vllm:1.3``,
+                                       ``disable_custom_all_reduce:0.9`` (flag)
 LAUNCH_FACTORS                         ``1,0.99,1.02``: factor on all speeds of the 1st, 2nd, ... launch, cycled
 LAUNCH_CV                  0           or: lognormal factor drawn for each launch from SEED
 REQUEST_CV                 0           lognormal factor on decode speed drawn for each request
@@ -106,7 +107,8 @@ HOSTILE_LOG                0           ANSI escapes, HTML, ::error:: lines, inva
 LOG_SECRETS                0           the API key and secret variables are printed
 Truth
 TRUTH                                  file: a JSON line per generation request that has ended
-COUNTER                                file that counts launches; without it every launch is the first
+COUNTER                                file that counts launches (one an engine with ``{engine}`` in its name);
+                                       without it every launch is the first
 LAUNCH_LOG                             file: a JSON line per start (pid, ppid, port, argv, key variables)
 PIDS_FILE                              file: ``main PID``, ``child PID``, ``orphan PID`` lines
 =========================  ==========  ==============================================================================

@@ -33,6 +33,7 @@ class Answer:
     """A job of the engine that writes to one channel."""
 
     plan: Plan
+    _shapes: Shapes
 
     def __init__(
         self,
@@ -51,7 +52,6 @@ class Answer:
         self._settings = engine.settings
         self._break = breaking_point(self._settings, self.number)
         self._sent: list[Sent] = []
-        self._shapes: Shapes | None = None
         self._ended = False
         s = self._settings
         self._writer = EventWriter(
@@ -59,18 +59,13 @@ class Answer:
         )
         channel.on_close = self._gone
 
-    @property
-    def shapes(self) -> Shapes:
-        if self._shapes is None:
-            options = self.engine.options
-            seen = self.cached if options.cached_in_usage else None
-            self._shapes = Shapes(self.ask, self._settings, options.dialect, options.served, seen)
-        return self._shapes
-
     # what the engine calls
 
     def on_start(self, start: float) -> None:
         self.start = start
+        options = self.engine.options
+        shown = self.cached if options.cached_in_usage else None
+        self._shapes = Shapes(self.ask, self._settings, options.dialect, options.served, shown)
         if not self.ask.stream:
             return
         head = wire.stream_head(self._keep_alive)
@@ -80,9 +75,9 @@ class Answer:
             self.channel.send(head)
         early = b""
         if self.ask.chat and self._settings.role_chunk == "early":
-            early += self.shapes.role()
+            early += self._shapes.role()
         if self._settings.empty_first:
-            early += self.shapes.empty(0)
+            early += self._shapes.empty(0)
         if early:
             self._writer.event(early, monotonic())
 
@@ -96,34 +91,34 @@ class Answer:
         self.done += chunk.tokens
         if self.ask.stream:
             last = index + 1 == len(self.plan.chunks)
-            self._writer.event(self.shapes.chunk(chunk, last), due, sent)
+            self._writer.event(self._shapes.chunk(chunk, last), due, sent)
             if last:
                 self._writer.flush(due)
         return True
 
     def on_end(self, due: float) -> None:
         if not self.ask.stream:
-            self._record("ok", due)
-            self.channel.send(wire.json_response(200, self.shapes.whole(), self._keep_alive))
+            self._record("ok")
+            self.channel.send(wire.json_response(200, self._shapes.whole(), self._keep_alive))
             self._leave()
             return
         late = self._settings.after_finish_ms / 1e3
         if late:
-            self.engine.loop.at(due + late, lambda: self._writer.event(self.shapes.empty(self.done), due + late))
+            self.engine.loop.at(due + late, lambda: self._writer.event(self._shapes.empty(self.done), due + late))
         self.engine.loop.at(due + late + self._writer.lag, self._finish)
 
     def _finish(self) -> None:
         if self._ended:
             return
-        self._record("ok", monotonic())
-        self.channel.send(wire.frame(self.shapes.ending(self.done)) + wire.LAST_FRAME)
+        self._record("ok")
+        self.channel.send(wire.frame(self._shapes.ending(self.done)) + wire.LAST_FRAME)
         self._leave()
 
     # faults and ends
 
     def _break_now(self, fault: str, due: float) -> None:
         self._writer.flush(due)
-        self._record(fault, due)
+        self._record(fault)
         if fault == "die":
             if self._settings.die_text:
                 os.write(2, faults.error_text(self._settings.die_text).encode() + b"\n")
@@ -133,7 +128,7 @@ class Answer:
         if fault == "reset_at":
             self.channel.reset()
         elif fault == "error_event_at":
-            data = wire.frame(self.shapes.error("EngineCore encountered an issue") + b"data: [DONE]\n\n")
+            data = wire.frame(self._shapes.error("EngineCore encountered an issue") + b"data: [DONE]\n\n")
             self.channel.send(data + wire.LAST_FRAME)
             self.channel.finish()
         elif fault == "truncate_at":
@@ -141,7 +136,7 @@ class Answer:
                 self.channel.send(wire.LAST_FRAME)
             self.channel.finish()
 
-    def _record(self, end: str, due: float) -> None:
+    def _record(self, end: str) -> None:
         if not self._settings.truth:
             return
         record: dict[str, Any] = {
@@ -156,12 +151,11 @@ class Answer:
             "max_tokens": self.ask.max_tokens,
             "tokens": self.done,
             "end": end,
-            "finish": self.shapes.finish_reason if end == "ok" else None,
+            "finish": self._shapes.finish_reason if end == "ok" else None,
             "t0": self.arrived,
             "start": self.start,
             "ttft_s": self.plan.ttft,
             "step_s": self.plan.step_s,
-            "due_end": due,
             "chunks": [sent.row() for sent in self._sent],
         }
         truth.append(self._settings.truth, record)
@@ -179,5 +173,5 @@ class Answer:
             self._ended = True
             self.engine.cancel(self)
             if self.start:
-                self._record("client gone", monotonic())
+                self._record("client gone")
             self._on_done()

@@ -102,5 +102,4 @@ def read(body: Mapping[str, Any], path: str, options: Options, settings: Setting
         output=output_ids(prompt, tokens, float(body.get("temperature") or 0)),
         finish=finish,
         max_tokens=most,
-        raw=body,
     )

@@ -61,8 +61,8 @@ class Dialect(abc.ABC):
         """Lines before anything is loaded."""
 
     @abc.abstractmethod
-    def loading(self) -> Iterator[str]:
-        """Whole lines while weights load, kernels compile and graphs are captured; the caller spreads them in time."""
+    def loading(self, shards: int) -> Iterator[str]:
+        """Whole lines while so many shards load, kernels compile and graphs are captured; the caller spreads them."""
 
     @abc.abstractmethod
     def loaded(self) -> None:
@@ -125,7 +125,7 @@ class Dialect(abc.ABC):
             f"\r{what}: {share:3d}%|{'█' * (share // 10):<10}| {done}/{total} [00:{done:02d}<00:{left:02d},  1.01s/it]"
         )
 
-    def shards(self, done: int, total: int) -> str:
+    def weights(self, done: int, total: int) -> str:
         """The bar of weights that load."""
         share = 100 * done // total
         return f"\rLoading safetensors checkpoint shards: {share:3d}% Completed | {done}/{total} [00:01<00:01]"

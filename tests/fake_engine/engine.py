@@ -52,8 +52,7 @@ def planted(settings: Settings, options: Options, environ: Mapping[str, str]) ->
     for condition, effect in settings.effects:
         name, _, value = condition.partition("=")
         seen = environ.get(name, options.given.get(name, ""))
-        if name == "attention_backend":
-            seen = options.backend
+        seen = {"attention_backend": options.backend, "engine": options.dialect}.get(name, seen)
         if str(seen) == value if value else seen:
             factor *= effect
     return factor
@@ -90,7 +89,7 @@ class Engine:
         self.on_start: Callable[[Job], None] = lambda job: None
         self.on_step: Callable[[Job], None] = lambda job: None
         self._batch: dict[Job, tuple[int, int]] = {}  # (decode step, next chunk); step -1 while in prefill
-        self._tick_at: float | None = None
+        self._tick_at = 0.0
 
     # admission
 
@@ -203,16 +202,15 @@ class Engine:
     def _ready(self, job: Job, ready: float) -> None:
         if job not in self._batch:
             return
+        idle = all(step < 0 for step, _ in self._batch.values())
         self._batch[job] = (0, 0)
-        if self._tick_at is None:
-            self._tick_at = ready
-            self._tick()
+        if idle:
+            self._tick(ready)
 
-    def _tick(self) -> None:
-        tick = self._tick_at
+    def _tick(self, tick: float) -> None:
+        """Every job that decodes advances by one step; a job that is ready meanwhile joins at the next tick."""
         active = [(job, *place) for job, place in self._batch.items() if place[0] >= 0]
-        if tick is None or not active:
-            self._tick_at = None
+        if not active:
             return
         pause = max(job.plan.step_s for job, _, _ in active) * (1 + self.settings.per_stream * (len(active) - 1))
         for job, step, first in active:
@@ -224,5 +222,5 @@ class Engine:
                 index += 1
             if job in self._batch:
                 self._batch[job] = (step + 1, index)
-        self._tick_at = tick + pause
-        self.loop.at(self._tick_at, self._tick)
+        self._tick_at = following = tick + pause
+        self.loop.at(following, lambda: self._tick(following) if following == self._tick_at else None)

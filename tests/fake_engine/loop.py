@@ -22,6 +22,7 @@ class Channel:
         host, port, *_ = sock.getpeername()
         self.peer = f"{host}:{port}"
         self.inbox = bytearray()
+        self.received = 0.0
         self.outbox = bytearray()
         self.open = True
         self.closing = False
@@ -58,18 +59,20 @@ class Channel:
             if self.closing:
                 self.close()
 
-    def receive(self) -> None:
+    def receive(self) -> bool:
+        """Take in and stamp what has come; False when that is nothing, or the peer's goodbye."""
         try:
             data = self.sock.recv(1 << 18)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
             self.close()
-            return
+            return False
+        self.received = monotonic()
         self.inbox += data
-        self.on_data(self)
+        return True
 
     def finish(self) -> None:
         """Close once everything is written."""
@@ -145,8 +148,10 @@ class Loop:
             for fd in readable:
                 if fd in self._listeners:
                     self._accept(*self._listeners[fd])
-                elif channel := self.channels.get(fd):
-                    channel.receive()
+            # all are stamped before the first is worked on
+            ready = [self.channels[fd] for fd in readable if fd in self.channels]
+            for channel in [channel for channel in ready if channel.receive()]:
+                channel.on_data(channel)
 
     def _run_timers(self) -> None:
         timers, now = self._timers, monotonic()  # what falls due meanwhile comes after the sockets' turn
@@ -154,11 +159,10 @@ class Loop:
             heapq.heappop(timers)[2]()
 
     def _accept(self, listener: socket.socket, on_data: Callable[[Channel], None]) -> None:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.channels[sock.fileno()] = Channel(self, sock, on_data)
-        self._watched.append(sock.fileno())
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = listener.accept()
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.channels[sock.fileno()] = Channel(self, sock, on_data)
+                self._watched.append(sock.fileno())

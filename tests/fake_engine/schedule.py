@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .settings import Settings, hit
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """``tokens`` tokens, the first of them being token ``first`` (from 0), sent at decode step ``step``."""
 
     step: int

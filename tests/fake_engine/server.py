@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+import time
 from collections.abc import Mapping
-from time import monotonic
 from typing import Any
 
 from . import asking, wire
@@ -37,7 +36,7 @@ class Server:
             if request is None:
                 return
             self._busy.add(channel)
-            self._answer(channel, request, monotonic())
+            self._answer(channel, request, channel.received)
 
     def _next(self, channel: Channel) -> None:
         self._busy.discard(channel)
@@ -82,22 +81,20 @@ class Server:
         options = self.engine.options
         if request.method == "GET":
             if request.path == "/v1/models":
-                model = {
-                    "id": options.served,
-                    "object": "model",
-                    "root": options.model,
-                    "max_model_len": options.context,
-                }
-                model["owned_by"] = options.dialect
-                return 200, {"object": "list", "data": [model]}
+                return 200, {"object": "list", "data": [self._model()]}
             if request.path == "/metrics" and options.metrics:
                 return 200, self.dialect.metrics()
             return self.dialect.get(request.path, request.query)
-        if request.path == "/tokenize":
-            ids = asking.prompt_ids(asking.body_of(request.body), "messages" in json.loads(request.body))
-            return 200, {"tokens": list(ids), "count": len(ids), "max_model_len": options.context}
         body = asking.body_of(request.body) if request.body else {}
+        if request.path == "/tokenize":
+            ids = asking.prompt_ids(body, "messages" in body)
+            return 200, {"tokens": list(ids), "count": len(ids), "max_model_len": options.context}
         return self.dialect.post(request.path, body)
+
+    def _model(self) -> dict[str, Any]:
+        o = self.engine.options
+        model = {"id": o.served, "object": "model", "created": int(time.time()), "owned_by": o.dialect}
+        return {**model, "root": o.model, "max_model_len": o.context}
 
     def _health(self, channel: Channel, request: wire.Request, arrived: float) -> None:
         """vLLM says that it lives; SGLang generates one token to know."""

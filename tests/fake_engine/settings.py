@@ -16,6 +16,9 @@ class At:
     since: int | None = None
 
     def hits(self, ordinal: int) -> bool:
+        """False in any case for what has no ordinal (0)."""
+        if ordinal < 1:
+            return False
         if self.since is not None:
             return ordinal >= self.since
         return not self.only or ordinal in self.only

@@ -70,7 +70,7 @@ class SGLang(Dialect):
                 f"decode_backend={decoding}, prefill_backend={prefill}."
             )
 
-    def loading(self) -> Iterator[str]:
+    def loading(self, shards: int) -> Iterator[str]:
         o = self.engine.options
         yield self.line("Init torch distributed begin.")
         if o.tp > 1:
@@ -80,7 +80,7 @@ class SGLang(Dialect):
             yield self.line(ALL_REDUCE_OFF)
         yield self.line("Init torch distributed ends. elapsed=0.03 s, mem usage=0.09 GB")
         yield self.line("Load weight begin. avail mem=69.18 GB")
-        yield from (self.shards(i, 8) for i in range(1, 9))
+        yield from (self.weights(i, shards) for i in range(1, shards + 1))
         yield self.line("Load weight end. elapsed=0.21 s, type=LlamaForCausalLM, mem usage=5.46 GB.")
         yield self.line(f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {KV_TOKENS}, K size: 14 GB")
         yield self.line("Memory pool end. avail mem=34.52 GB")

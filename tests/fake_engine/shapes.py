@@ -27,7 +27,6 @@ class Ask:
     output: tuple[int, ...]
     finish: str
     max_tokens: int
-    raw: Mapping[str, Any]
 
 
 def dumps(value: Any) -> str:

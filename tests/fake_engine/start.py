@@ -69,20 +69,16 @@ def handle_signals(settings: Settings, dialect: Dialect, children: Sequence[int]
 
 
 def load(settings: Settings, dialect: Dialect) -> None:
-    """Print the progress of a start, spread over FAKE_START_S at FAKE_START_TICK_S."""
-    lines = list(dialect.loading())
+    """Print the progress of a start, spread over FAKE_START_S at FAKE_START_TICK_S; most of it is weights."""
     ticks = max(1, int(settings.start_s / max(settings.start_tick_s, 1e-3)))
+    lines = list(dialect.loading(shards=max(8, ticks - 20)))
     started, shown = time.monotonic(), 0
     for tick in range(1, ticks + 1):
         until = len(lines) * tick // ticks
-        if not settings.start_silent:
-            for line in lines[shown:until]:
-                dialect.write(line)
-            if until == shown:
-                dialect.write(dialect.shards(tick, ticks))
+        for line in () if settings.start_silent else lines[shown:until]:
+            dialect.write(line)
         shown = until
-        left = started + settings.start_s * tick / ticks - time.monotonic()
-        time.sleep(max(0.0, left))
+        time.sleep(max(0.0, started + settings.start_s * tick / ticks - time.monotonic()))
 
 
 def bind(options: Options) -> socket.socket:
@@ -164,7 +160,7 @@ def main(argv: Sequence[str]) -> int:
     options = resolve(argv, settings, os.environ)
     if settings.serve_in_child:
         serve_in_child()
-    number = launch_number(settings.counter)
+    number = launch_number(settings.counter.replace("{engine}", options.dialect))
     note_launch(settings, options, number)
     faults.note_pid(settings, "main")
     serve(settings, options, number)

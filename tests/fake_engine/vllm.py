@@ -43,7 +43,7 @@ class VLLM(Dialect):
         text = f"Initializing a V1 LLM engine (v{self.version}) with config: {self._config_text()}"
         self.write(self.core(text, "core.py:116"))
 
-    def loading(self) -> Iterator[str]:
+    def loading(self, shards: int) -> Iterator[str]:
         o = self.engine.options
         init = f"world_size={o.tp} rank=0 local_rank=0 distributed_init_method=tcp://127.0.0.1:43753 backend=nccl"
         yield self.core(init, "parallel_state.py:1615")
@@ -60,7 +60,7 @@ class VLLM(Dialect):
             yield self.core(chosen, "cuda.py:482")
         if o.backend == "FLASH_ATTN":
             yield self.core("Using FlashAttention version 3", "flash_attn.py:776")
-        yield from (self.shards(i, 8) for i in range(1, 9))
+        yield from (self.weights(i, shards) for i in range(1, shards + 1))
         yield self.core("Model loading took 5.44 GiB and 2.167077 seconds", "model_runner.py:305")
         if o.decode_graph:
             yield from self._compiling(self.settings.cache_state == "cold")
