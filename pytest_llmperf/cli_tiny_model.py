@@ -1,0 +1,26 @@
+"""``llmperf tiny-model DIR``: the small random model, for any engine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_llmperf.cli_common import say
+from pytest_llmperf.engines import tiny_model
+from pytest_llmperf.errors import ConfigError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="Folder to write it to (made when missing)")
+    parser.add_argument("--no-gguf", action="store_true", help="Leave out the GGUF file (for llama.cpp only)")
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        made = tiny_model.make(args.folder, gguf=not args.no_gguf)
+    except OSError as error:
+        raise ConfigError(f"{args.folder} cannot be written: {error.strerror}; name another folder") from error
+    say(f"{made.folder}: Hugging Face folder, {made.parameters / 1e6:.1f} million random parameters")
+    if made.gguf:
+        say(f"{made.gguf}: the same as GGUF, for llama.cpp")
+    return 0
