@@ -139,10 +139,9 @@ def kill(pids: Iterator[int] | Sequence[int]) -> None:
 StartFake = Callable[..., FakeServer]
 
 
-@pytest.fixture
-def fake_server(tmp_path: Path, fake_engine_command: list[str]) -> Iterator[StartFake]:
-    """``fake_server(dialect="sglang", *flags, env={...}, ready=True, model="fake-model", api_key=None)`` starts one
-    stand-in on a port of the kernel's choice and gives a ``FakeServer``; all are stopped when the test ends."""
+@contextlib.contextmanager
+def fake_servers(root: Path) -> Iterator[StartFake]:
+    """A function that starts stand-ins, each with a folder of its own in ``root``; all are stopped at the end."""
     started: list[FakeServer] = []
 
     def start(
@@ -153,14 +152,14 @@ def fake_server(tmp_path: Path, fake_engine_command: list[str]) -> Iterator[Star
         model: str = "fake-model",
         api_key: str | None = None,
     ) -> FakeServer:
-        folder = tmp_path / f"fake-{len(started)}"
+        folder = root / f"fake-{len(started)}"
         folder.mkdir()
         named = {f"FAKE_{name}": str(folder / file) for name, file in TRUTH_FILES.items()}
         words = ["sglang", "--model-path", model] if dialect == "sglang" else ["vllm", "serve", model]
         words += ["--port", "0", *flags, *(["--api-key", api_key] if api_key else [])]
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                [*fake_engine_command, *words],
+                [sys.executable, str(FAKE_ENGINE), *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **named, **{k: str(v) for k, v in (env or {}).items()}},
@@ -172,9 +171,26 @@ def fake_server(tmp_path: Path, fake_engine_command: list[str]) -> Iterator[Star
             server.wait_until_ready()
         return server
 
-    yield start
-    for server in started:
-        server.stop()
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.stop()
+
+
+@pytest.fixture
+def fake_server(tmp_path: Path) -> Iterator[StartFake]:
+    """``fake_server(dialect="sglang", *flags, env={...}, ready=True, model="fake-model", api_key=None)`` starts one
+    stand-in on a port of the kernel's choice and gives a ``FakeServer``; all are stopped when the test ends."""
+    with fake_servers(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def module_fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]:
+    """The same for a whole module, for tests that can share a server (a start costs more than a request)."""
+    with fake_servers(tmp_path_factory.mktemp("fake")) as start:
+        yield start
 
 
 SUITE = """

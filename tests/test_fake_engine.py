@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tests.fake_engine
-from tests.conftest import StartFake
+from tests.conftest import FakeServer, StartFake
 from tests.fake_engine.client import call, stream, together
 from tests.fake_engine.schedule import launch_factor, plan, request_factor
 from tests.fake_engine.settings import Settings
@@ -138,11 +138,15 @@ def run_together(port: int, streams: int, tokens: int) -> None:
 # both dialects
 
 
-@DIALECTS
+@pytest.fixture(scope="module", params=["sglang", "vllm"])
+def plain(request: pytest.FixtureRequest, module_fake_server: StartFake) -> FakeServer:
+    """A server of each dialect with nothing special, for tests that only ask."""
+    return module_fake_server(request.param)
+
+
 @pytest.mark.parametrize("chat", [False, True])
-def test_the_openai_client_streams_every_token(fake_server: StartFake, dialect: str, chat: bool) -> None:
-    server = fake_server(dialect, api_key="k3y")
-    client = openai.OpenAI(base_url=server.base_url, api_key="k3y", max_retries=0)
+def test_the_openai_client_streams_every_token(plain: FakeServer, chat: bool) -> None:
+    client = openai.OpenAI(base_url=plain.base_url, api_key="none needed", max_retries=0)
     events: list[Any]
     if chat:
         events = list(
@@ -168,18 +172,16 @@ def test_the_openai_client_streams_every_token(fake_server: StartFake, dialect: 
         text = "".join(e.choices[0].text for e in events if e.choices)
     assert len(text.split()) == 20
     assert events[-1].usage.completion_tokens == 20
-    [record] = server.truth
+    record = plain.truth[-1]
     assert (record["end"], record["finish"]) == ("ok", "length")
     assert [row[3] for row in record["chunks"]] == [1] * 20
 
 
-@DIALECTS
 @pytest.mark.parametrize("chat", [False, True])
-def test_an_answer_in_one_piece(fake_server: StartFake, dialect: str, chat: bool) -> None:
-    server = fake_server(dialect)
+def test_an_answer_in_one_piece(plain: FakeServer, chat: bool) -> None:
     path = "/v1/chat/completions" if chat else "/v1/completions"
     prompt: dict[str, Any] = {"messages": [{"role": "user", "content": "a b"}]} if chat else {"prompt": "a b"}
-    status, body = call(server.port, path, {**prompt, "max_tokens": 5})
+    status, body = call(plain.port, path, {**prompt, "max_tokens": 5})
     assert status == 200
     choice = body["choices"][0]
     assert len((choice["message"]["content"] if chat else choice["text"]).split()) == 5
@@ -187,21 +189,17 @@ def test_an_answer_in_one_piece(fake_server: StartFake, dialect: str, chat: bool
     assert body["usage"]["completion_tokens"] == 5
 
 
-@DIALECTS
-def test_usage_as_asked(fake_server: StartFake, dialect: str) -> None:
-    server = fake_server(dialect)
-    assert stream(server.port, {"stream_options": None}).usage is None
+def test_usage_as_asked(plain: FakeServer) -> None:
+    assert stream(plain.port, {"stream_options": None}).usage is None
     options = {"include_usage": True, "continuous_usage_stats": True}
-    answer = stream(server.port, {"stream_options": options})
+    answer = stream(plain.port, {"stream_options": options})
     assert [e["usage"]["completion_tokens"] for e in answer.events] == [*range(1, 9), 8]
     assert answer.events[-1]["choices"] == []
 
 
-@DIALECTS
-def test_temperature_zero_repeats_itself(fake_server: StartFake, dialect: str) -> None:
-    server = fake_server(dialect)
-    cold = [stream(server.port, {"temperature": 0}).texts for _ in range(2)]
-    hot = [stream(server.port, {"temperature": 1}).texts for _ in range(2)]
+def test_temperature_zero_repeats_itself(plain: FakeServer) -> None:
+    cold = [stream(plain.port, {"temperature": 0}).texts for _ in range(2)]
+    hot = [stream(plain.port, {"temperature": 1}).texts for _ in range(2)]
     assert cold[0] == cold[1]
     assert hot[0] != hot[1]
 
@@ -235,15 +233,13 @@ def test_a_repeated_prefix_is_cached_and_faster(fake_server: StartFake, dialect:
     assert server.truth[-1]["cached_tokens"] == 0
 
 
-@DIALECTS
-def test_text_makes_the_round_trip_through_tokens(fake_server: StartFake, dialect: str) -> None:
-    server = fake_server(dialect)
-    _, made = call(server.port, "/tokenize", {"prompt": "t5 some words t7", "add_special_tokens": False})
+def test_text_makes_the_round_trip_through_tokens(plain: FakeServer) -> None:
+    _, made = call(plain.port, "/tokenize", {"prompt": "t5 some words t7", "add_special_tokens": False})
     assert made["count"] == 4
     assert (made["tokens"][0], made["tokens"][3]) == (5, 7)
-    _, back = call(server.port, "/detokenize", {"tokens": made["tokens"]})
-    text = back["text" if dialect == "sglang" else "prompt"]
-    assert call(server.port, "/tokenize", {"prompt": text, "add_special_tokens": False})[1]["tokens"] == made["tokens"]
+    _, back = call(plain.port, "/detokenize", {"tokens": made["tokens"]})
+    text = back["text" if plain.dialect == "sglang" else "prompt"]
+    assert call(plain.port, "/tokenize", {"prompt": text, "add_special_tokens": False})[1]["tokens"] == made["tokens"]
 
 
 def test_the_key_guards_what_the_real_ones_guard(fake_server: StartFake) -> None:
