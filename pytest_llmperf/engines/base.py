@@ -163,6 +163,9 @@ PORTABLE = (
 )
 
 
+_COUNTS = ("tp", "dp", "pp", "max_running_requests", "context_length")
+
+
 def declared(config: ServerConfig) -> dict[str, Any]:
     """The keys of ``PORTABLE`` that ``config`` sets (``tp``, ``dp``, ``pp`` only above 1), with their values."""
     values = {name: getattr(config, name) for name in PORTABLE}
@@ -196,11 +199,16 @@ class Engine(abc.ABC):
 
     def problems(self, config: ServerConfig) -> list[str]:
         """What this engine cannot honour in ``config``, one sentence each; empty when all is well."""
-        return [
+        found = [
             f"{self.name} cannot honour {key}={value!r}; it takes {', '.join(sorted(self.portable))}"
             for key, value in declared(config).items()
             if key not in self.portable
         ]
+        for key in _COUNTS:
+            value = getattr(config, key)
+            if value is not None and value < 1:
+                found.append(f"{key}={value!r} must be a whole number above 0")
+        return found
 
     def gpu_count(self, config: ServerConfig) -> int:
         """GPUs to lease for one server: ``tp * pp * dp``, or 0 for an engine that runs on the CPU."""
@@ -235,6 +243,8 @@ def _differences(config: ServerConfig, effective: EffectiveConfig) -> Iterator[M
         wanted, got = getattr(config, name), getattr(effective, name)
         if wanted is None or got is None or wanted == "auto" or _plain(wanted) == _plain(got):
             continue
+        if name == "quantization" and _plain(got).startswith(_plain(wanted)):
+            continue  # awq served by awq_marlin: the same weights by a faster kernel
         yield Mismatch(name, str(wanted), str(got))
     for name, value in config.nccl.items():
         seen = effective.nccl_env.get(name)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pytest_llmperf.server.config import ServerConfig
+
+_NAME = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 
 
 def argv(flags: Mapping[str, Any], *, negate: bool = False) -> list[str]:
@@ -56,13 +59,30 @@ def _builtin(value: Any) -> Any:
     return [_builtin(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def reserved(engine: str, flags: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
-    """A sentence for each of ``flags`` that the plugin writes itself; ``places`` says where to declare it instead."""
-    return [
-        f"{engine}={{{name!r}: ...}} is the plugin's to set; use {places[plain(name)]}"
-        for name in flags
-        if plain(name) in places
-    ]
+def problems(engine: str, flags: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
+    """A sentence for each of ``flags`` that cannot be written, or that the plugin writes itself.
+
+    ``places`` says of the latter where to declare them instead.
+    """
+    found = []
+    for name, value in flags.items():
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            found.append(f"{engine}={{{name!r}: ...}} is not the name of a flag")
+        elif plain(name) in places:
+            found.append(f"{engine}={{{name!r}: ...}} is the plugin's to set; use {places[plain(name)]}")
+        elif not _writable(value):
+            found.append(
+                f"{engine}={{{name!r}: {value!r}}} must be a text, a number, a boolean, or a list or dict of those"
+            )
+    return found
+
+
+def _writable(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _writable(v) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_writable(v) for v in value)
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def overridden(config: ServerConfig, fields: Mapping[str, str]) -> ServerConfig:

@@ -68,7 +68,7 @@ class LlamaCpp(Engine):
         slots = config.max_running_requests or SLOTS
         context = config.context_length or (tiny_model.CONTEXT if config.model == tiny_model.NAME else 0)
         own = {
-            "model": _gguf(config.model),
+            "model": _gguf(tiny_model.resolve(config.model, settings)),
             "alias": self.model_name(config),
             "host": settings.bind,
             "port": endpoint.port,
@@ -89,7 +89,7 @@ class LlamaCpp(Engine):
         return Command((*(settings.command or EMBEDDED), *argv), env)
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *flags.reserved(self.name, config.flags, self.reserved)]
+        found = [*super().problems(config), *flags.problems(self.name, config.flags, self.reserved)]
         if config.speculative:
             found += Speculation.problems(
                 self.name, config.speculative, _SPECULATION, unsupported=("topk", "num_steps")
@@ -150,8 +150,6 @@ class LlamaCpp(Engine):
 
 
 def _gguf(model: str) -> str:
-    if model == tiny_model.NAME:
-        return str(tiny_model.cached() / tiny_model.GGUF_FILE)
     folder = Path(model)
     found = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
     return str(found[0]) if found else model

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from pytest_llmperf.engines.base import EffectiveConfig
+from pytest_llmperf.server.config import is_secret
 
 _NCCL_SET = re.compile(r"\b(NCCL_[A-Z0-9_]+) set by environment to (\S+)")
 _NCCL_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+\S*)")
@@ -34,8 +35,8 @@ class Reading:
             self.versions[package] = str(value).strip()
 
     def note(self, name: str, value: Any) -> None:
-        """Something without a field of its own, kept as text."""
-        if value is not None and name not in self.other:
+        """Something without a field of its own, kept as text, unless its name says that it is a secret."""
+        if value is not None and name not in self.other and not is_secret(name):
             self.other[name] = str(value)
 
     def nccl(self, log: str) -> None:

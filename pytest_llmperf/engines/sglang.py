@@ -90,7 +90,7 @@ class SGLang(Engine):
 
     def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
         own: dict[str, Any] = {
-            "model_path": tiny_model.resolve(config.model),
+            "model_path": tiny_model.resolve(config.model, settings),
             "served_model_name": self.model_name(config),
             "host": settings.bind,
             "port": endpoint.port,
@@ -104,7 +104,7 @@ class SGLang(Engine):
         return Command((*program, *argv), {**_CRASH_AT_ONCE, **_speculation_env(config), **config.nccl, **config.env})
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *flags.reserved(self.name, config.flags, self.reserved)]
+        found = [*super().problems(config), *flags.problems(self.name, config.flags, self.reserved)]
         if config.speculative:
             found += Speculation.problems(self.name, config.speculative, _ALGORITHMS)
             found += [] if found else _speculation_problems(config.speculative)

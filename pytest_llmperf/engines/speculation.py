@@ -43,7 +43,7 @@ class Speculation:
         """What ``engine``, which offers ``methods``, cannot honour in ``mapping``, one sentence each."""
         known = [f.name for f in fields(Speculation) if f.name not in unsupported]
         found = [
-            f"{engine} has no speculative key {key!r}{nearest(key, known)}; it takes {', '.join(known)}"
+            f"{engine} has no speculative key {key!r}{nearest(str(key), known)}; it takes {', '.join(known)}"
             for key in mapping
             if key not in known
         ]

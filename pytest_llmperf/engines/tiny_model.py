@@ -14,6 +14,7 @@ from pathlib import Path
 
 import filelock
 
+from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
 
 #: What a config writes for this model: ``model="tiny"``.
@@ -34,9 +35,19 @@ class TinyModel:
     parameters: int
 
 
-def resolve(model: str) -> str:
-    """The path for ``model="tiny"`` (made when missing); any other name unchanged."""
-    return str(cached()) if model == NAME else model
+def resolve(model: str, settings: EngineSettings) -> str:
+    """The folder for ``model="tiny"`` (made when missing); any other name unchanged.
+
+    Raises ConfigError for an engine on another host, which has no such folder.
+    """
+    if model != NAME:
+        return model
+    if settings.remote:
+        raise ConfigError(
+            "model='tiny' is made on this host, and the engine runs on another (remote = true): make it there with "
+            "`llmperf tiny-model DIR`, and declare model='DIR'"
+        )
+    return str(cached())
 
 
 def cached() -> Path:

@@ -89,7 +89,7 @@ class VLLM(Engine):
     }
 
     def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        model = tiny_model.resolve(config.model)
+        model = tiny_model.resolve(config.model, settings)
         own: dict[str, Any] = {
             "served_model_name": self.model_name(config),
             "host": settings.bind,
@@ -109,7 +109,7 @@ class VLLM(Engine):
         return Command((*program, *named, *argv), env)
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *flags.reserved(self.name, config.flags, self.reserved)]
+        found = [*super().problems(config), *flags.problems(self.name, config.flags, self.reserved)]
         if config.speculative:
             found += Speculation.problems(
                 self.name, config.speculative, _METHODS, unsupported=("topk", "num_steps"), needed=("num_tokens",)

@@ -84,7 +84,7 @@ def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[st
     r.take(
         "/server_info",
         model=of("model_config", "model"),
-        dtype=of("model_config", "dtype"),
+        dtype=_dtype(of("model_config", "dtype")),
         quantization=of("model_config", "quantization"),
         cuda_graph=_graphs(of("compilation_config", "cudagraph_mode"), of("model_config", "enforce_eager")),
         custom_all_reduce=_negated(of("parallel_config", "disable_custom_all_reduce")),
@@ -107,7 +107,7 @@ def _read_text(r: Reading, source: str, text: str) -> None:
         source,
         engine_version=search(r"Initializing a V1 LLM engine \(v([^)\s]+)\)", text),
         model=search(r"with config: model='([^']+)'", text) or search(r"\Amodel='([^']+)'", text),
-        dtype=search(r"\bdtype=(torch\.\w+)", text),
+        dtype=search(r"\bdtype=torch\.(\w+)", text),
         quantization=_none(search(r"\bquantization=([\w-]+),", text)),
         context_length=number(r"max_seq_len=(\d+)", text),
         cuda_graph=_text_graphs(text),
@@ -138,6 +138,10 @@ def _graphs(mode: Any, eager: Any) -> bool | None:
 def _text_graphs(text: str) -> bool | None:
     mode = search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", text)
     return _graphs(mode, _boolean(search(r"enforce_eager=(True|False)", text)))
+
+
+def _dtype(value: Any) -> str | None:
+    return None if value in (None, "auto") else str(value).removeprefix("torch.")
 
 
 def _boolean(text: str | None) -> bool | None:

@@ -115,6 +115,8 @@ def test_declared_values_that_were_taken() -> None:
         ({"prefix_cache": False}, {}, {"prefix_cache": ("False", "True")}),
         ({"dtype": "bfloat16"}, {"dtype": "float16"}, {"dtype": ("bfloat16", "float16")}),
         ({"dtype": "half"}, {"dtype": "float16"}, {}),
+        ({"quantization": "awq"}, {"quantization": "awq_marlin"}, {}),
+        ({"quantization": "awq"}, {"quantization": "gptq"}, {"quantization": ("awq", "gptq")}),
         (
             {"flags": {"num_continuous_decode_steps": 4}},
             {},
@@ -154,6 +156,13 @@ def test_custom_all_reduce_that_the_ranks_switched_off() -> None:
     effective = read(INFO, log)
     assert effective.custom_all_reduce is False
     assert effective.sources["custom_all_reduce"] == "log"
+
+
+def test_a_secret_flag_is_not_kept() -> None:
+    declared = config(flags={"admin_api_key": "hush", "ssl_keyfile_password": "hush", "page_size": 1})
+    effective = read(changed(admin_api_key="hush", ssl_keyfile_password="hush"), declared=declared)
+    assert "hush" not in repr(effective)
+    assert effective.other["page_size"] == "1"
 
 
 def test_what_nccl_says_of_itself() -> None:

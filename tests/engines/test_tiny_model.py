@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.engines import tiny_model, tiny_recipe
+from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
 
 
@@ -102,7 +103,7 @@ def test_cached_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(tiny_model, "make", make)
     folder = tiny_model.cached()
-    assert folder == tiny_model.cached() == Path(tiny_model.resolve("tiny"))
+    assert folder == tiny_model.cached() == Path(tiny_model.resolve("tiny", EngineSettings()))
     assert (folder / "config.json").exists()
     assert len(calls) == 1
     assert not calls[0].exists()
@@ -124,7 +125,12 @@ def test_a_failed_make_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_other_models_are_left_alone() -> None:
-    assert tiny_model.resolve("org/model") == "org/model"
+    assert tiny_model.resolve("org/model", EngineSettings(remote=True)) == "org/model"
+
+
+def test_another_host_has_no_such_folder() -> None:
+    with pytest.raises(ConfigError, match="llmperf tiny-model DIR"):
+        tiny_model.resolve("tiny", EngineSettings(remote=True))
 
 
 def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_real_server_on_an_h200() -> None:
     assert effective.max_running_requests == 16
     assert effective.context_length == 4096
     assert effective.kv_tokens == 595_712
-    assert effective.dtype == "torch.bfloat16"
+    assert effective.dtype == "bfloat16"
     assert effective.quantization is None
     assert effective.speculative is None
     assert effective.tp == 1
