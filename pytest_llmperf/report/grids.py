@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.report import summary
+from pytest_llmperf.report.history import History
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report.tuning import Curve, Effect, Gap, Sweep
@@ -95,7 +96,7 @@ def gaps(items: Sequence[Gap]) -> Grid:
         Column("reference"), Column("value", right=True, drop=1), Column("ratio", right=True, toned=True),
         Column("interval", drop=2), Column("launches", drop=4),
     )  # fmt: skip
-    return Grid(columns, tuple(Row(_gap_cells(g, names[g.test]), _side(g)) for g in items))
+    return Grid(columns, tuple(Row(_gap_cells(g, names[g.test]), gap_tone(g)) for g in items))
 
 
 def _gap_cells(g: Gap, name: str) -> tuple[str, ...]:
@@ -105,7 +106,7 @@ def _gap_cells(g: Gap, name: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _side(gap: Gap) -> str:
+def gap_tone(gap: Gap) -> str:
     """``better`` or ``worse`` where the whole interval of the ratio lies on one side of 1, else nothing."""
     if gap.interval is None or gap.interval[0] <= 1 <= gap.interval[1]:
         return ""
@@ -156,7 +157,7 @@ def sweep(item: Sweep) -> Grid:
 def curve(item: Curve) -> Grid:
     """Throughput at each concurrency; the knee and the server's limit are said beside it."""
     columns = (
-        Column("streams", right=True), Column("output tok/s", right=True), Column("tok/s per stream", right=True),
+        Column("streams", right=True), Column("tok/s", right=True), Column("per stream", right=True),
         Column("TTFT ms", right=True, drop=1), Column(""),
     )  # fmt: skip
     return Grid(
@@ -167,6 +168,31 @@ def curve(item: Curve) -> Grid:
             for p in item.points
         ),
     )  # fmt: skip
+
+
+def history(item: History) -> Grid:
+    """Stored launches, oldest first; the note says where an epoch began and where the level moved."""
+    columns = (
+        Column("recorded"), Column("value", right=True), Column("repetitions", drop=1), Column("version", drop=3),
+        Column("host", drop=4), Column("note", drop=2),
+    )  # fmt: skip
+    moved = {c.index: f"{percent(c.change, signed=True)} {clean(c.reason)}".strip() for c in item.changes}
+    rows = []
+    for i, p in enumerate(item.points):
+        note = moved.get(i) or ("new epoch" if i and p.epoch != item.points[i - 1].epoch else "")
+        rows.append(
+            Row(
+                (
+                    clean(p.recorded.replace("T", " ").replace(":00Z", "")),
+                    number(p.value),
+                    interval(p.spread),
+                    clean(p.version),
+                    clean(p.host),
+                    note,
+                )
+            )
+        )
+    return Grid(columns, tuple(rows))
 
 
 def sweep_title(item: Sweep) -> str:

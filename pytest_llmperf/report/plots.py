@@ -1,0 +1,258 @@
+"""The plots of the HTML report, one function each: a value, and its picture out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from pytest_llmperf.report import grids, summary
+from pytest_llmperf.report.grids import effect_tone, effect_words, ranked
+from pytest_llmperf.report.history import History
+from pytest_llmperf.report.layout import shorten
+from pytest_llmperf.report.records import Result
+from pytest_llmperf.report.svg import DIAMOND, LEFT, RIGHT, Drawing, Scale, finite
+from pytest_llmperf.report.text import clean, interval, number, percent, ratio, ratios
+from pytest_llmperf.report.tuning import Curve, Gap, Sweep
+
+#: A row of a plot: its label above a lane (top and bottom within the row) that holds what is drawn.
+ROW, LANE, END = 42, 19, 37
+MIDDLE = (LANE + END) / 2
+LABEL = 40  # characters of a row's label that a phone has room for
+
+
+def meter(result: Result) -> Markup:
+    """Where the value lies within its band: small, for a table's cell. Empty without both."""
+    if result.band is None or result.value is None or not math.isfinite(result.value):
+        return Markup("")
+    low, high = result.band
+    if not low < high:
+        return Markup("")
+    d = Drawing(18, f"{number(result.value)} in the band {interval(result.band)}")
+    scale = Scale(low, high, 25, 75)
+    d.line("rail", 2, 9, 98, 9)
+    d.rect("band", 25, 3, 50, 12)
+    if result.baseline is not None and low < result.baseline.value < high:
+        d.line("baseline", scale(result.baseline.value), 2, scale(result.baseline.value), 16)
+    x, tone = scale(result.value), f"tone-{result.verdict}"
+    if x < 3:
+        d.shape(f"mark {tone}", 4, 9, LEFT)
+    elif x > 97:
+        d.shape(f"mark {tone}", 96, 9, RIGHT)
+    else:
+        d.dot(f"mark {tone}", x, 9, 4.5)
+    return d.markup()
+
+
+def repetitions(result: Result) -> Markup:
+    """Every repetition of every launch, with the band, the baseline and the target. Empty without a number."""
+    values = list(finite(v for x in result.launches for v in x.values))
+    if not values:
+        return Markup("")
+    marks = [result.baseline.value if result.baseline else None, result.target, *(result.band or ())]
+    scale = Scale.around([*values, *marks])
+    bottom = ROW * len(result.launches)
+    d = Drawing(bottom + 20, f"Repetitions of {result.nodeid} by launch, {result.unit}")
+    d.axis(scale, bottom)
+    for i, launch in enumerate(result.launches):
+        top = ROW * i
+        d.text("label", 0, top + 13, f"{launch.role} {shorten(clean(launch.id), LABEL - 8, '…')}")
+        d.text("label number", 100, top + 13, number(launch.value), "end")
+        _lane(d, scale, top)
+        _limits(d, result, scale, top)
+        for j, value in enumerate(launch.values, 1):
+            if math.isfinite(value):
+                d.dot("dot", scale(value), top + MIDDLE, 3.5, f"repetition {j}: {number(value)} {result.unit}")
+        if math.isfinite(launch.value):
+            x = scale(launch.value)
+            d.line(f"value tone-{result.verdict}", x, top + LANE, x, top + END, f"launch: {number(launch.value)}")
+    return d.markup()
+
+
+def repetitions_legend(result: Result) -> str:
+    """What ``repetitions`` drew, in words."""
+    said = [f"{result.unit}. Dots: repetitions; thick bar: the launch's value"]
+    if result.band is not None:
+        said.append("shaded: band, its red edge is the limit that fails")
+    if result.baseline is not None:
+        said.append("line: baseline")
+    if result.target is not None:
+        said.append("dashed: target")
+    return "; ".join(said) + "."
+
+
+def _lane(d: Drawing, scale: Scale, top: float) -> None:
+    d.line("grid", 0, top + END, 100, top + END)
+    for value, _ in scale.ticks():
+        d.line("grid", scale(value), top + LANE, scale(value), top + END)
+
+
+def _limits(d: Drawing, result: Result, scale: Scale, top: float) -> None:
+    """The band with the limit that fails, the baseline's value and the target, in one row's lane."""
+    y1, y2 = top + LANE, top + END
+    if result.band is not None:
+        low, high = (scale(v) for v in result.band)
+        d.rect("band", low, y1, high - low, y2 - y1, f"band {interval(result.band)}")
+        fails = low if result.higher_is_better else high
+        d.line("limit", fails, y1, fails, y2, "beyond this line: worse than the band")
+    if result.baseline is not None and math.isfinite(result.baseline.value):
+        x = scale(result.baseline.value)
+        d.line("baseline", x, y1, x, y2, f"baseline {number(result.baseline.value)}")
+    if result.target is not None:
+        x = scale(result.target)
+        d.line("target", x, y1, x, y2, f"target {number(result.target)}")
+
+
+def history(item: History, result: Result | None = None) -> Markup:
+    """Accepted launches in their order, with epochs, change points, the current band and, last, this run's value."""
+    now = result.value if result is not None else None
+    count = len(item.points) + (now is not None)
+    if not count:
+        return Markup("")
+    top, bottom = 14.0, 190.0
+    spread = [v for p in item.points for v in p.spread or ()]
+    scale = Scale.around([*(p.value for p in item.points), *spread, *(item.band or ()), now], start=bottom, end=top)
+    across = Scale(0, max(count - 1, 1), 8, 94)
+    d = Drawing(bottom + 22, f"History of {item.test}, {item.unit}")
+    for value, label in scale.ticks():
+        d.line("grid", 0, scale(value), 100, scale(value))
+        d.text("tick", 0, scale(value) - 3, label)
+    _epoch(d, item, scale, across)
+    for change in item.changes:
+        if 0 < change.index < len(item.points):
+            x = across(change.index - 0.5)
+            d.line("change", x, top - 6, x, bottom, change.reason or "change point")
+            said = f"{percent(change.change, signed=True)} {shorten(clean(change.reason), 24, '…')}"
+            d.text("label", x - 0.8 if x > 50 else x + 0.8, top, said, "end" if x > 50 else "start")
+    _launches(d, item, scale, across)
+    if now is not None and result is not None and math.isfinite(now):
+        d.shape(f"mark tone-{result.verdict}", across(count - 1), scale(now), DIAMOND, f"this run: {number(now)}")
+    if item.points:
+        d.text("tick", 8, bottom + 16, item.points[0].recorded[:10])
+        d.text("tick", 100, bottom + 16, "this run" if now is not None else item.points[-1].recorded[:10], "end")
+    return d.markup()
+
+
+def _epoch(d: Drawing, item: History, scale: Scale, across: Scale) -> None:
+    """The band and the level of the current epoch, from its first launch on."""
+    if item.band is None:
+        return
+    low, high = item.band
+    first = next((i for i, p in enumerate(item.points) if p.epoch == item.points[-1].epoch), 0)
+    left = max(across(first) - 3, 0)
+    d.rect("band", left, scale(high), 100 - left, scale(low) - scale(high), f"band {interval(item.band)}")
+    if item.center is not None:
+        d.line("baseline", left, scale(item.center), 100, scale(item.center), f"baseline {number(item.center)}")
+
+
+def _launches(d: Drawing, item: History, scale: Scale, across: Scale) -> None:
+    points = [(i, p) for i, p in enumerate(item.points) if math.isfinite(p.value)]
+    for (i, a), (j, b) in pairwise(points):
+        if a.epoch == b.epoch:
+            d.line("trend", across(i), scale(a.value), across(j), scale(b.value))
+    for i, p in points:
+        if p.spread is not None:
+            d.line("spread", across(i), scale(p.spread[0]), across(i), scale(p.spread[1]))
+        said = (p.recorded, f"{number(p.value)} {item.unit}", p.version, p.host)
+        d.dot("dot", across(i), scale(p.value), 4, ", ".join(filter(None, said)))
+
+
+def history_legend(item: History, result: Result | None = None) -> str:
+    """What ``history`` drew, in words."""
+    said = [f"{item.unit}. Dots: accepted launches in order, each with its lowest to highest repetition"]
+    if result is not None and result.value is not None:
+        said.append("diamond: this run")
+    if item.band is not None:
+        said.append("shaded: band of the current epoch")
+    if item.changes:
+        said.append("dashed: change points")
+    return "; ".join(said) + "."
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A row of a forest plot: a ratio with its interval, or what stands in their place."""
+
+    label: str
+    value: float | None
+    span: tuple[float, float] | None
+    said: str
+    tone: str
+
+
+def gaps(items: Sequence[Gap]) -> Markup:
+    """Ratios of engines to their reference."""
+    names = summary.short_names(g.test for g in items)
+    bars = [
+        _Bar(
+            f"{names[g.test]}: {clean(g.engine)} / {clean(g.reference)}", g.ratio, g.interval,
+            f"{ratio(g.ratio)} {ratios(g.interval)}", grids.gap_tone(g),
+        )
+        for g in items
+    ]  # fmt: skip
+    return _forest(bars, "Gap between engines as a ratio")
+
+
+def sweep(item: Sweep) -> Markup:
+    """Effects of a sweep's knobs as ratios to the base, best first."""
+    bars = []
+    for e in ranked(item):
+        words = (
+            f"{ratio(e.ratio)} {ratios(e.interval)}" if e.ratio is not None else effect_words(e, item.higher_is_better)
+        )
+        tone = effect_tone(e, item.higher_is_better)
+        bars.append(_Bar(f"{clean(e.knob)}={clean(e.setting)}", e.ratio, e.interval, words, tone))
+    return _forest(bars, f"Effects of sweep {item.name}")
+
+
+def _forest(bars: Sequence[_Bar], label: str) -> Markup:
+    if not any(b.value is not None for b in bars):
+        return Markup("")
+    scale = Scale.around([1.0, *(b.value for b in bars), *(v for b in bars for v in b.span or ())])
+    bottom = ROW * len(bars)
+    d = Drawing(bottom + 20, label)
+    d.axis(scale, bottom)
+    for i, b in enumerate(bars):
+        top = ROW * i
+        d.text("label", 0, top + 13, shorten(b.label, LABEL, "…"))
+        if b.value is None:
+            d.text("label faint", 0, top + 30, shorten(b.said, LABEL + 16, "…"))
+            continue
+        d.text("label number", 100, top + 13, ratio(b.value), "end")
+        _lane(d, scale, top)
+        d.line("baseline", scale(1.0), top + LANE, scale(1.0), top + END, "no difference")
+        tone = f"tone-{b.tone or 'none'}"
+        if b.span is not None:
+            d.line(f"span {tone}", scale(b.span[0]), top + MIDDLE, scale(b.span[1]), top + MIDDLE, b.said)
+        d.dot(f"mark {tone}", scale(b.value), top + MIDDLE, 4.5, b.said)
+    return d.markup()
+
+
+def curve(item: Curve) -> Markup:
+    """Output tok/s against concurrency (log scale), the knee and the server's limit marked."""
+    points = [p for p in item.points if math.isfinite(p.output_tok_s)]
+    if not points:
+        return Markup("")
+    top, bottom = 18.0, 200.0
+    across = Scale(points[0].concurrency * 0.9, points[-1].concurrency * 1.1, 8, 97, log=True)
+    best = max(p.output_tok_s for p in points)
+    scale = Scale(0, best * 1.05, bottom, top)
+    d = Drawing(bottom + 22, f"Throughput of {item.test} against concurrency")
+    for value, label in scale.ticks(4):
+        d.line("grid", 0, scale(value), 100, scale(value))
+        d.text("tick", 0, scale(value) - 3, label)
+    for at, css, said in ((item.max_running_requests, "limit", "max running"), (item.knee, "change", "knee")):
+        if at is not None and points[0].concurrency <= at <= points[-1].concurrency:
+            d.line(css, across(at), top - 4, across(at), bottom, f"{said} {at}")
+    if item.knee is not None and points[0].concurrency <= item.knee <= points[-1].concurrency:
+        d.text("label", across(item.knee) - 1, top + 2, f"knee {item.knee}", "end")
+    for a, b in pairwise(points):
+        d.line("trend", across(a.concurrency), scale(a.output_tok_s), across(b.concurrency), scale(b.output_tok_s))
+    for p in points:
+        title = f"{p.concurrency} streams: {number(p.output_tok_s)} tok/s"
+        d.dot("mark tone-none", across(p.concurrency), scale(p.output_tok_s), 4, title)
+        d.text("tick", across(p.concurrency), bottom + 14, str(p.concurrency), "middle")
+    return d.markup()

@@ -1,0 +1,202 @@
+"""The HTML page: complete, self-contained, and inert whatever it is given. How it looks: test_browser.py."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.report import html, plots
+from pytest_llmperf.report.history import History, HistoryPoint
+from pytest_llmperf.report.records import LaunchRecord, LaunchValues, SessionRecord
+from pytest_llmperf.report.svg import Scale
+from tests.report import samples
+from tests.report.hostile import EVIL, hostile
+
+
+class Page(HTMLParser):
+    """What a browser would find: tags with their attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join("".join(self.text).split())
+
+
+def full() -> str:
+    return html.page(samples.FULL, [samples.HISTORY], samples.LOGS)
+
+
+def test_the_page_has_everything() -> None:
+    words = Page(full()).words
+    for said in (
+        "1 invalid 1 regressed 1 inconclusive", "8 x NVIDIA B200", "10 metrics gated at alpha 0.10% each",
+        "pytest -m perf --engine sglang --engine vllm", "1 result inconclusive", "belongs to no test of this run",
+        "3 launches, start-up 212 s, 181 s, 184 s", "Could not start: CUDA out of memory", "Gap between engines",
+        "0.771x", "no credible effect", "did not start: unsupported architecture sm_100", "knee at 48 streams",
+        "below the band on 2 fresh launches", "What differs from the baseline", "0.5.16", "trtllm_mla accepted",
+        "SM clock 480 MHz", "newest launch 3 days old", "pytest tests/perf/test_decode.py::test_single_stream --engine",
+        "max_running_requests reset to 48 for speculative decoding", "The server is fired up and ready to roll!",
+        "No log was kept with this report.", "warm compile cache", "NCCL_PROTO",
+    ):  # fmt: skip
+        assert said in words, said
+
+
+def test_each_result_is_linked_and_problems_are_open() -> None:
+    page = Page(full())
+    targets = {a["href"] for tag, a in page.tags if tag == "a"}
+    ids = {f"#{a['id']}" for _, a in page.tags if "id" in a}
+    assert targets <= ids
+    assert len(ids) == len(samples.FULL.results) + len(samples.FULL.servers)
+    results = [a for tag, a in page.tags if tag == "details" and "result" in str(a["class"])]
+    passed = sum(r.verdict == "passed" for r in samples.FULL.results)
+    assert sum("open" in a for a in results) == len(results) - passed
+
+
+def test_the_page_needs_nothing_else() -> None:
+    page = Page(full())
+    assert not {"script", "img", "iframe", "object", "embed", "form", "base", "video"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href", "action", "data", "xlink:href"):
+            assert str(attributes.get(name, "#")).startswith(("#", "data:,")), (tag, attributes)
+    assert "url(" not in full()
+    assert "@import" not in full()
+    policy = next(str(a["content"]) for _, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+
+
+def test_a_strangers_text_stays_text() -> None:
+    """The hostile session gives the same elements and attributes as the same session with harmless texts."""
+    evil = hostile()
+    harmless = SessionRecord.from_json(_replaced(evil.to_json()))
+    history = [replace(samples.HISTORY, test=evil.results[1].test, unit=EVIL, path=EVIL)]
+    bad = html.page(evil, history, {x.id: EVIL * 3 for s in evil.servers for x in s.launches})
+    good = html.page(harmless, [], {x.id: "log" for s in harmless.servers for x in s.launches})
+    assert "pwned" in Page(bad).words
+    kinds = {tag for tag, _ in Page(bad).tags}
+    assert kinds == {tag for tag, _ in Page(good).tags} - {"path"} | {"path"} & kinds
+    assert {n for _, a in Page(bad).tags for n in a} == {n for _, a in Page(good).tags for n in a}
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\ud800-\udfff]", bad)
+    bad.encode("utf-8")
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace(EVIL, "nice")
+    if isinstance(value, dict):
+        return {str(_replaced(k)): _replaced(v) for k, v in value.items()}
+    return [_replaced(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("session", [samples.EMPTY, samples.GREEN], ids=["empty", "green"])
+def test_small_sessions(session: SessionRecord) -> None:
+    words = Page(html.page(session)).words
+    assert ("nothing was measured" in words) == (not session.results)
+
+
+def test_an_interrupted_session_says_so() -> None:
+    session = replace(samples.GREEN, session={**samples.SESSION, "interrupted": True})
+    assert "Interrupted: this is what was measured until then." in Page(html.page(session)).words
+
+
+def test_history_page() -> None:
+    words = Page(html.history_page([samples.HISTORY])).words
+    assert "11 launches" in words
+    assert "+14.4% trtllm_mla accepted" in words
+    assert "2026-08-03 09:00" in words
+    assert "No baseline was found." in Page(html.history_page([])).words
+
+
+def test_log_tails(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "a.log"
+    log.parent.mkdir()
+    log.write_bytes(b"".join(b"line %d \xff\x1b[31m\n" % i for i in range(50_000)) + b"x" * 5000 + b"\nlast")
+    server = replace(
+        samples.SGLANG,
+        launches=(LaunchRecord("a", 1.0, log="logs/a.log"), LaunchRecord("b", 1.0, log="logs/gone.log"),
+                  LaunchRecord("c", 1.0, log="nul\0"), LaunchRecord("d", 1.0)),
+    )  # fmt: skip
+    tails = html.tails(SessionRecord({}, (server,)), tmp_path)
+    assert list(tails) == ["a"]
+    lines = tails["a"].split("\n")
+    assert len(lines) == html.TAIL_LINES
+    assert lines[-1] == "last"
+    assert lines[-2] == "x" * html.TAIL_WIDTH + " …"
+    assert lines[-3] == "line 49999 \ufffd"
+
+
+def test_every_line_of_a_log_is_a_line() -> None:
+    page = html.page(samples.FULL, logs={samples.SGLANG.launches[0].id: "one\r\n<two>\n\x1b[1mthree"})
+    assert '<pre class="log">one\n&lt;two&gt;\nthree</pre>' in page
+
+
+@pytest.mark.parametrize(
+    "values", [(), (float("nan"),), (1.0,), (1.0, 1.0), (1e-9, 1e9), (5.0, float("inf")), (0.0,)], ids=str
+)
+def test_plots_take_any_numbers(values: tuple[float, ...]) -> None:
+    launch = LaunchValues("id", values, values[0] if values else float("nan"))
+    result = replace(samples.REGRESSED, launches=(launch,), value=launch.value, band=None, target=None)
+    past = History("t", "e", "m", "u", True, tuple(HistoryPoint(str(i), "2026-01-01", v) for i, v in enumerate(values)))
+    for drawing in (plots.repetitions(result), plots.meter(result), plots.history(past, result), plots.history(past)):
+        assert "nan%" not in drawing
+        assert "inf" not in drawing
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [(0, 10, "0 2 4 6 8 10"), (79.8, 80.3, "79.8 79.9 80.0 80.1 80.2 80.3"), (63, 85, "65 70 75 80 85"),
+     (0.744, 1.31, "0.8 1.0 1.2"), (0.98, 1.02, "0.98 0.99 1.00 1.01 1.02"), (-0.5, 1200, "0 500 1000")],
+)  # fmt: skip
+def test_ticks_are_round(low: float, high: float, labels: str) -> None:
+    assert " ".join(label for _, label in Scale(low, high).ticks()) == labels
+
+
+def test_without_jinja2_the_error_says_what_to_install() -> None:
+    """In a fresh interpreter where jinja2 cannot be imported; the rest of the reports still can."""
+    code = (
+        "import sys; sys.modules['jinja2'] = sys.modules['markupsafe'] = None\n"
+        "from pytest_llmperf.report import export, github, html, jsonfile, junit, records, terminal\n"
+        "html.page(records.SessionRecord({}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ConfigError: the HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'" in done.stderr
+
+
+def _contrast(a: str, b: str) -> float:
+    """WCAG 2 contrast ratio of two ``#rrggbb`` colours."""
+
+    def luminance(colour: str) -> float:
+        full_form = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
+        parts = (int(full_form[i : i + 2], 16) / 255 for i in (0, 2, 4))
+        r, g, b = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_is_readable_in_both_schemes() -> None:
+    schemes = re.findall(r":root \{(.*?)\}", full(), re.S)
+    assert len(schemes) == 2
+    for scheme in schemes:
+        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]+)", scheme))
+        for ground in ("page", "card"):
+            for ink in ("ink", "faint", "accent", "bad", "doubt", "good", "better"):
+                assert _contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground, colours[ink])
