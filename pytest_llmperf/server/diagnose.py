@@ -147,8 +147,9 @@ _HARMLESS = re.compile(
     r"|\bignor(?:e|ed|ing)\b|\bfall(?:ing|s)? back\b",
     re.IGNORECASE,
 )
-#: Lines at the end in which a cause is looked for first.
+#: Lines at the end in which a cause is looked for first, and characters of a line that are looked at.
 _END = 400
+_LONGEST = 4000
 #: Exceptions that only pass on that something else went wrong.
 _CASCADE = re.compile(r"root cause above|engine core initialization failed|see (?:stack )?trace above", re.IGNORECASE)
 
@@ -166,7 +167,8 @@ def exit_text(code: int) -> str:
 
 def find_cause(log: str, code: int | None, crash_patterns: Iterable[tuple[re.Pattern[str], str]] = ()) -> Cause:
     """The cause of an end: the engine's own signs first, then those of any engine, the signal, the exception."""
-    lines = [line for line in printable(log).splitlines() if not _HARMLESS.search(line)]
+    shortened = (line[:_LONGEST] for line in printable(log).splitlines())
+    lines = [line for line in shortened if not _HARMLESS.search(line)]
     signs = (*(Sign(pattern, what) for pattern, what in crash_patterns), *SIGNS)
     text = "\n".join(lines)
     for part in ("\n".join(lines[-_END:]), text):
@@ -185,7 +187,7 @@ def find_cause(log: str, code: int | None, crash_patterns: Iterable[tuple[re.Pat
 
 def port_lost(log: str) -> bool:
     """True when the log says that somebody else has the port."""
-    return bool(PORT_IN_USE.pattern.search(printable(log)))
+    return any(PORT_IN_USE.pattern.search(line[:_LONGEST]) for line in printable(log).splitlines())
 
 
 def tail(log: str, lines: int = TAIL_LINES) -> str:

@@ -77,10 +77,10 @@ class Nvml:
             driver = _text(n.nvmlSystemGetDriverVersion())
             found: list[Gpu] = []
             for index in range(n.nvmlDeviceGetCount()):
-                device = n.nvmlDeviceGetHandleByIndex(index)
-                slices = list(_mig_slices(n, device))
-                for handle in slices or [device]:
-                    found.append(_gpu(n, handle, device, driver, bool(slices)))
+                with contextlib.suppress(n.NVMLError):  # a GPU that is lost, or not for us
+                    device = n.nvmlDeviceGetHandleByIndex(index)
+                    slices = list(_mig_slices(n, device))
+                    found += [_gpu(n, handle, device, driver, bool(slices)) for handle in slices or [device]]
             return tuple(found)
         return ()
 

@@ -13,6 +13,8 @@ from pytest_llmperf.engines.base import Endpoint
 
 #: Bytes of a body that are read at most.
 LIMIT = 32 << 20
+#: Seconds to wait for a connection (a request may wait longer for its answer).
+CONNECT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Exchange:
         self, endpoint: Endpoint, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = 10.0
     ) -> None:
         kind = http.client.HTTPSConnection if endpoint.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(endpoint.host, endpoint.port, timeout=timeout)
+        self._connection = kind(endpoint.host, endpoint.port, timeout=min(timeout, CONNECT_S))
         self._error: str | None = None
         headers = {"Accept": "*/*", "Connection": "close"}
         if endpoint.api_key:
@@ -52,6 +54,8 @@ class Exchange:
             headers["Content-Type"] = "application/json"
         try:
             self._connection.request(method, endpoint.path + path, body=data, headers=headers)
+            if self._connection.sock is not None:
+                self._connection.sock.settimeout(timeout)
         except (OSError, http.client.HTTPException) as e:
             self._error = _reason(e)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import signal
@@ -13,9 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
+from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.identity import birth, runs
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.process import MARGIN_S, EngineProcess, Remains
@@ -88,13 +86,6 @@ class KeptLife:
 
     def stop(self) -> Remains:
         return end(self.kept, self.state_dir)
-
-
-def digest(config: ServerConfig, engine: Engine, own: EngineSettings) -> str:
-    """Identity of how ``config`` would be started here and now: a changed command must not find an old server."""
-    command = engine.command(config, own, Endpoint(own.host, 1, "key"))
-    text = json.dumps([command.argv, sorted(command.env.items()), sorted(own.env.items()), own.cwd])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def of(launch: Launch, process: EngineProcess, digest: str, grace: float) -> Kept:

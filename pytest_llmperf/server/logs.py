@@ -16,7 +16,7 @@ class Log:
 
     def __init__(self, path: Path | None, masker: Masker) -> None:
         self.path = path
-        self._masker = masker
+        self.masker = masker
         self._read = 0
 
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Log:
                     data = data[:HEAD] + b"\n[... %d bytes left out ...]\n" % (size - HEAD - TAIL) + f.read(TAIL)
         except OSError:
             return ""
-        return self._masker(data.decode("utf-8", "replace"))
+        return self.masker(data.decode("utf-8", "replace"))
 
     def news(self) -> str:
         """What was added since the last call (at most 1 MiB of it at a time)."""
@@ -46,4 +46,4 @@ class Log:
         except OSError:
             return ""
         self._read += len(data)
-        return self._masker(data.decode("utf-8", "replace"))
+        return self.masker(data.decode("utf-8", "replace"))

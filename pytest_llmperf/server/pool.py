@@ -12,6 +12,7 @@ from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Inventory, system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
+from pytest_llmperf.server.recipe import digest
 from pytest_llmperf.server.server import OwnLife, Server
 
 __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
@@ -122,13 +123,13 @@ class ServerPool:
         return leases.acquire(ask, self._inventory, self.settings.state_dir, os.environ, self._tell)
 
     def _reuse(self, config: ServerConfig, engine: Engine) -> Server | None:
-        digest = kept.digest(config, engine, self._context.of(engine))
-        claimed = kept.claim(self.settings.state_dir, config.key, digest)
+        identity = digest(config, engine, self._context.of(engine))
+        claimed = kept.claim(self.settings.state_dir, config.key, identity)
         if claimed is None:
             return None
         found, self._claims[config.key] = claimed
         try:
-            server = start.resume(config, engine, found, self.settings.state_dir)
+            server = start.resume(config, engine, found, self._context)
         except LaunchError as e:
             self._tell(f"{config.label}: the server that was left up cannot be used ({e}); stopping it")
             kept.end(found, self.settings.state_dir)
@@ -181,9 +182,9 @@ class ServerPool:
     def _leave_up(self, server: Server) -> None:
         launch, life = server.launch, server.life
         if isinstance(life, OwnLife):
-            own = self._context.of(self._engine(launch.config))
-            digest = kept.digest(launch.config, self._engine(launch.config), own)
-            kept.record(kept.of(launch, life.process, digest, self.settings.stop_grace), self.settings.state_dir)
+            engine = self._engine(launch.config)
+            identity = digest(launch.config, engine, self._context.of(engine))
+            kept.record(kept.of(launch, life.process, identity, self.settings.stop_grace), self.settings.state_dir)
             life.process.keep()
         self._note(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
 

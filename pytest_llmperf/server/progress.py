@@ -11,13 +11,15 @@ from pytest_llmperf.server.masking import printable
 
 #: Signs that hold for any engine, after the engine's own. A bare progress bar belongs to the stage before it.
 GENERIC: Sequence[tuple[re.Pattern[str], str]] = (
-    (re.compile(r"(?i)capturing (?:batches|.*graph)|graph captur"), "capturing graphs"),
+    (re.compile(r"(?i)captur\w+ .*(?:graph|batches)|graph captur"), "capturing graphs"),
     (re.compile(r"(?i)load\w*.*(?:weight|shard|checkpoint|safetensors|tensors|model)"), "loading weights"),
     (re.compile(r"(?i)download|fetching \d+ files"), "downloading"),
     (re.compile(r"(?i)compil|autotun|warm(?:ing)?[ -]?up|torch\.compile|inductor|\bjit\b"), "compiling kernels"),
     (re.compile(r"\d+%\|"), ""),
 )
 LONGEST = 250
+#: Characters kept of a line that has not ended yet.
+REST = 1 << 14
 _PERCENT = re.compile(r"(\d{1,3})(?:\.\d+)?\s?%")
 _CLOCK = re.compile(r"\d{4}-\d\d-\d\d|\d\d-\d\d(?= \d\d:)|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?|\bpid=\d+")
 _COMPILERS = re.compile(r"^(?:nvcc|cicc|ptxas|cudafe\+\+|fatbinary|ninja|cc1plus|clang\S*|hipcc|ld\.lld|nvlink|lld)$")
@@ -39,8 +41,7 @@ class Progress:
     def feed(self, text: str, now: float) -> None:
         """Take in what the log gained."""
         *lines, self._rest = printable(self._rest + text).split("\n")
-        if "\r" in text[-1:]:
-            lines, self._rest = [*lines, self._rest], ""
+        self._rest = self._rest[-REST:]
         for line in lines:
             self._line(line, now)
 

@@ -139,16 +139,18 @@ class Readiness:
         s = self._s
         if not s.local:
             return
-        tree = {p.pid for p in s.process.tree()}
-        found = ports.listeners(s.endpoint.port, tree)
-        if found.foreign:
-            raise PortLostError(
-                self._report(
-                    f"port {s.endpoint.port} is answered by {', '.join(found.foreign)}, not by this launch",
-                    "stop that program; or, if the engine runs in a container or on another host, set `remote = true` "
-                    f"in [tool.llmperf.engines.{s.config.engine}]",
-                )
+        found = ports.listeners(s.endpoint.port, {p.pid for p in s.process.tree()})
+        if found.ours and not found.foreign:
+            return
+        self._watch(0.0)  # it may have answered and died
+        who = ", ".join(found.foreign) or "something that is not on this host"
+        raise PortLostError(
+            self._report(
+                f"port {s.endpoint.port} is answered by {who}, not by this launch",
+                "stop that program; or, if the engine runs in a container or on another host, set `remote = true` in "
+                f"[tool.llmperf.engines.{s.config.engine}]",
             )
+        )
 
     def _prove_identity(self) -> None:
         """The server refuses any key but the one made for this launch, and serves the model that was asked for.
@@ -245,4 +247,4 @@ def launch_report(start: Start, what: str, advice: str, seconds: float) -> str:
         parts.append(f"what to do: {advice}")
     parts.append(f"last lines of its log:\n{diagnose.tail(text)}")
     parts.append(f"full log: {start.log.path}")
-    return "\n".join(parts)
+    return start.log.masker("\n".join(parts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from pytest_llmperf.engines.base import Command, Endpoint, Engine, EngineSettings
+from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
 from pytest_llmperf.server import places
 from pytest_llmperf.server.config import MASK, ServerConfig, is_secret, mask
 from pytest_llmperf.server.masking import Environment, Masker, secrets_of
@@ -51,7 +53,7 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     if not keyed:
         endpoint = replace(endpoint, api_key=None)
     declared = Environment({**own.env, **config.env, **config.nccl, **command.env})
-    masker = _masker(config, command, declared, endpoint.api_key)
+    masker = masker_for(config, command.argv, declared, endpoint.api_key)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return Recipe(
         argv=places.expand(command.argv, declared, endpoint, config.label),
@@ -69,11 +71,18 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     )
 
 
-def _masker(config: ServerConfig, command: Command, declared: Mapping[str, str], api_key: str | None) -> Masker:
+def digest(config: ServerConfig, engine: Engine, own: EngineSettings) -> str:
+    """Identity of how ``config`` would be started here and now: a changed command must not find an old server."""
+    plan = recipe(config, engine, own, 1, {})
+    text = json.dumps([plan.argv, sorted(plan.declared.items()), own.cwd, plan.notes])
+    return hashlib.sha256(text.replace(plan.endpoint.api_key or "", "").encode()).hexdigest()[:16]
+
+
+def masker_for(config: ServerConfig, argv: Sequence[str], declared: Mapping[str, str], api_key: str | None) -> Masker:
     """Every secret that this launch could make an engine print."""
     found = secrets_of(declared, config.flags, config.speculative or {})
     found |= {value for value in secrets_of(os.environ) if len(value) >= SHORTEST_INHERITED}
-    found |= {value for name, value in _flags(command.argv) if is_secret(name)}
+    found |= {value for name, value in _flags(argv) if is_secret(name)}
     return Masker({*found, *([api_key] if api_key else [])})
 
 

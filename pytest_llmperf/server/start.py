@@ -15,7 +15,6 @@ from pytest_llmperf.server.kept import Kept, KeptLife
 from pytest_llmperf.server.launch import Launch, PoolSettings, new_id
 from pytest_llmperf.server.leases import Lease
 from pytest_llmperf.server.logs import Log
-from pytest_llmperf.server.masking import Masker
 from pytest_llmperf.server.process import EngineProcess, Spec
 from pytest_llmperf.server.readiness import (
     COMPLETIONS,
@@ -26,7 +25,7 @@ from pytest_llmperf.server.readiness import (
     completion,
     completion_problem,
 )
-from pytest_llmperf.server.recipe import Recipe, recipe
+from pytest_llmperf.server.recipe import Recipe, masker_for, recipe
 from pytest_llmperf.server.server import OwnLife, Server, mismatch_text
 from pytest_llmperf.server.visible import variables
 
@@ -146,20 +145,23 @@ def _write_provenance(log: Path, launch_id: str, config: ServerConfig, plan: Rec
     log.with_suffix(".json").write_text(f"{text}\n", "utf-8")
 
 
-def resume(config: ServerConfig, engine: Engine, kept: Kept, state_dir: Path) -> Server:
+def resume(config: ServerConfig, engine: Engine, kept: Kept, context: Context) -> Server:
     """Take up a server that an earlier run left: same process, same port, still generating. Raises LaunchError."""
 
+    own = context.of(engine)
+    command = engine.command(config, own, kept.endpoint)
+    log = Log(Path(kept.log), masker_for(config, command.argv, {**own.env, **command.env}, kept.api_key))
+
     def error(what: str, advice: str = "") -> LaunchError:
-        return LaunchError(what)
+        return LaunchError(log.masker(what))
 
     found = ports.listeners(kept.port, {p.pid for p in kept.tree()})
-    if not found.ours or found.foreign:
+    if not own.remote and (not found.ours or found.foreign):
         raise error("it does not listen on its port any more")
     check_model(kept.endpoint, engine.model_name(config), error)
     answer = http.Exchange(kept.endpoint, "POST", COMPLETIONS, completion(engine, config), timeout=60.0).answer()
     if problem := completion_problem(answer):
         raise error(problem)
-    log = Log(Path(kept.log), Masker([kept.api_key] if kept.api_key else []))
     effective = engine.effective(config, http.LiveProbe(kept.endpoint, log.text))
     mismatches = engine.mismatches(config, effective)
     launch = Launch(
@@ -177,4 +179,4 @@ def resume(config: ServerConfig, engine: Engine, kept: Kept, state_dir: Path) ->
         reused=True,
         notes=kept.notes,
     )
-    return Server(launch, engine, KeptLife(kept, state_dir), log, mismatches)
+    return Server(launch, engine, KeptLife(kept, context.settings.state_dir), log, mismatches)

@@ -89,5 +89,6 @@ def variables(chosen: Sequence[Visible]) -> dict[str, str]:
         return {}
     tokens = ",".join(v.token for v in chosen)
     if chosen[0].gpu.vendor == "amd":
-        return {ROCR: tokens, HIP: ",".join(str(i) for i in range(len(chosen)))}
+        within = ",".join(str(i) for i in range(len(chosen)))
+        return {ROCR: tokens, HIP: within, CUDA: within}  # engines refuse to start when the last two differ
     return {CUDA: tokens, ORDER: "PCI_BUS_ID"}

@@ -96,6 +96,11 @@ def test_hostile_bytes_are_shown_harmless() -> None:
     assert "owned" not in shown  # the window title that the log tried to set
 
 
+def test_an_endless_line_takes_no_time() -> None:
+    endless = "not enough memory free memory on device " * 200_000
+    assert find_cause(endless, 3).what == "exit code 3"
+
+
 def test_a_tail_is_the_last_lines_and_an_empty_log_says_so() -> None:
     assert tail("\n".join(str(n) for n in range(100)), 2) == "  | 98\n  | 99"
     assert "wrote nothing" in tail("")

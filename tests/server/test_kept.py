@@ -33,7 +33,12 @@ def kept_by_another_run(folder: Path, **asked: Any) -> Driver:
 
 
 def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: Path, state: Path) -> None:
-    asked = {"pids_file": str(tmp_path / "pids"), "children": 1, "env": {"HF_TOKEN": "hf_verysecret123"}}
+    asked = {
+        "pids_file": str(tmp_path / "pids"),
+        "children": 1,
+        "env": {"HF_TOKEN": "hf_verysecret123"},
+        "log_secrets": 1,
+    }
     first = kept_by_another_run(tmp_path, **asked)
     (record,) = list_kept(state)
     assert record.id == first.servers[0]["id"]
@@ -48,6 +53,7 @@ def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: P
     counters = server.counters()
     assert counters is not None
     assert counters.generation_tokens
+    assert "HF_TOKEN=***" in server.log()
     assert "hf_verysecret123" not in server.log()
     pool.close()
     assert len(alive(pids_in(tmp_path / "pids")["main"])) == 1
@@ -65,9 +71,9 @@ def test_records_are_private(tmp_path: Path, state: Path, pools: Pools) -> None:
     assert key not in repr(list_kept(state))
 
 
-@pytest.mark.parametrize("difference", ["config", "command", "in use", "not asked for"])
+@pytest.mark.parametrize("difference", ["config", "command", "shell", "in use", "not asked for"])
 def test_another_server_is_started_when_it_is_not_the_same(
-    pools: Pools, tmp_path: Path, state: Path, difference: str
+    pools: Pools, tmp_path: Path, state: Path, difference: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {"launch_log": str(tmp_path / "launches")}
     kept_by_another_run(tmp_path, **asked)
@@ -77,6 +83,8 @@ def test_another_server_is_started_when_it_is_not_the_same(
         asked["itl_ms"] = 3
     if difference == "command":
         settings["engines"] = {"fake": EngineSettings(command=("/usr/bin/env", "python3", str(FAKE)))}
+    if difference == "shell":
+        monkeypatch.setenv("NCCL_PROTO", "LL")
     if difference == "in use":
         assert pools(keep=True).get(config(**asked)).launch.reused
     server = pools(**settings).get(config(**asked))

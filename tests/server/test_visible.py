@@ -81,4 +81,5 @@ def test_rocm(environ: Mapping[str, str], expected: str) -> None:
 
 def test_rocm_engines_are_told_once() -> None:
     chosen = visible(AMD, {"ROCR_VISIBLE_DEVICES": "3,1"})
-    assert variables(chosen) == {"ROCR_VISIBLE_DEVICES": "3,1", "HIP_VISIBLE_DEVICES": "0,1"}
+    within = {"HIP_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert variables(chosen) == {"ROCR_VISIBLE_DEVICES": "3,1", **within}
