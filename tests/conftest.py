@@ -89,7 +89,7 @@ class FakeServer:
         self.port = int(self._port_said() or 0)
 
     def _port_said(self) -> str | None:
-        said = re.search(r"(?:running|server) on http://[^ ]*:(\d+)", self.log)
+        said = re.search(r"(?:running|server) on https?://[^ ]*:(\d+)", self.log)
         return said.group(1) if said else None
 
     def wait_until_ready(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -221,3 +224,20 @@ def test_two_requests_in_one_write_are_answered_in_order(fake_server: StartFake)
         sock.sendall(one + b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: sock.recv(1 << 16), b""))
     assert answer.index(b"cmpl-") < answer.index(b'"version"')
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_tls_as_both_engines_offer_it(fake_server: StartFake, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    make += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    subprocess.run(make.split(), check=True, capture_output=True)
+    server = fake_server("sglang", "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), ready=False)
+    server.wait_until_listening()
+    context = ssl.create_default_context(cafile=str(certificate))
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=context)
+    prompt = list(range(20_000))
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "stream": True, "max_tokens": 30}))
+    body = connection.getresponse().read()
+    assert body.count(b"data: ") == 31
+    assert server.truth[0]["prompt_tokens"] == 20_000

@@ -18,6 +18,8 @@ SGLANG_FLAGS: Mapping[str, tuple[bool, tuple[str, ...]]] = {
     "port": (True, ("--port",)),
     "api_key": (True, ("--api-key",)),
     "served_model_name": (True, ("--served-model-name",)),
+    "ssl_certfile": (True, ("--ssl-certfile",)),
+    "ssl_keyfile": (True, ("--ssl-keyfile",)),
     "attention_backend": (True, ("--attention-backend",)),
     "prefill_attention_backend": (True, ("--prefill-attention-backend",)),
     "decode_attention_backend": (True, ("--decode-attention-backend",)),
@@ -71,6 +73,8 @@ VLLM_FLAGS: Mapping[str, tuple[bool, tuple[str, ...]]] = {
     "port": (True, ("--port",)),
     "api_key": (True, ("--api-key",)),
     "served_model_name": (True, ("--served-model-name",)),
+    "ssl_certfile": (True, ("--ssl-certfile",)),
+    "ssl_keyfile": (True, ("--ssl-keyfile",)),
     "attention_backend": (True, ("--attention-backend",)),
     "attention_config": (True, ("--attention-config", "-ac")),
     "tp_size": (True, ("--tensor-parallel-size", "-tp")),
@@ -145,6 +149,10 @@ class Options:
     def on_port(self, port: int) -> Options:
         """The same options after the kernel has chosen a port."""
         return replace(self, port=port)
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if 'ssl_certfile' in self.given else ''}://{self.host}:{self.port}"
 
     @property
     def block(self) -> int:

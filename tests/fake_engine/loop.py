@@ -10,6 +10,10 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ssl
 
 MAX_WAIT = 1.0
 
@@ -37,7 +41,7 @@ class Channel:
             return
         try:
             sent = self.sock.send(data)
-        except BlockingIOError:
+        except self.loop.not_yet:
             sent = 0
         except OSError:
             self.close()
@@ -49,7 +53,7 @@ class Channel:
     def flush(self) -> None:
         try:
             del self.outbox[: self.sock.send(self.outbox)]
-        except BlockingIOError:
+        except self.loop.not_yet:
             return
         except OSError:
             self.close()
@@ -63,7 +67,9 @@ class Channel:
         """Take in and stamp what has come; False when that is nothing, or the peer's goodbye."""
         try:
             data = self.sock.recv(1 << 18)
-        except BlockingIOError:
+            while isinstance(self.sock, self.loop.encrypted) and self.sock.pending():
+                data += self.sock.recv(1 << 18)
+        except self.loop.not_yet:
             return False
         except OSError:
             data = b""
@@ -106,6 +112,9 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._stopped = False
+        self._tls: ssl.SSLContext | None = None
+        self.not_yet: tuple[type[OSError], ...] = (BlockingIOError,)
+        self.encrypted: tuple[type[ssl.SSLSocket], ...] = ()
 
     def at(self, when: float, call: Callable[[], None]) -> None:
         """``call`` at ``when`` on the monotonic clock; calls due at the same time run in the order they were asked."""
@@ -116,6 +125,15 @@ class Loop:
         sock.setblocking(False)
         self._listeners[sock.fileno()] = (sock, on_data)
         self._watched.append(sock.fileno())
+
+    def encrypt(self, certificate: str, key: str) -> None:
+        """TLS on every connection from now on."""
+        import ssl  # here, because few servers need it and all would wait for it
+
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._tls.load_cert_chain(certificate, key)
+        self.not_yet = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+        self.encrypted = (ssl.SSLSocket,)
 
     def want_write(self, fd: int, wanted: bool) -> None:
         """Whether to call ``flush`` of this channel when its socket takes more."""
@@ -164,5 +182,7 @@ class Loop:
                 sock, _ = listener.accept()
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._tls is not None:
+                    sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 self.channels[sock.fileno()] = Channel(self, sock, on_data)
                 self._watched.append(sock.fileno())

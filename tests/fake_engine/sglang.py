@@ -104,7 +104,7 @@ class SGLang(Dialect):
         self.log(f"INFO:     Started server process [{os.getpid()}]")
         self.log("INFO:     Waiting for application startup.")
         self.log("INFO:     Application startup complete.")
-        self.log(f"INFO:     Uvicorn running on http://{o.host}:{o.port} (Press CTRL+C to quit)")
+        self.log(f"INFO:     Uvicorn running on {o.url} (Press CTRL+C to quit)")
 
     def fired_up(self) -> None:
         self.log('INFO:     127.0.0.1:38126 - "POST /generate HTTP/1.1" 200 OK')

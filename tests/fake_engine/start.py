@@ -140,6 +140,8 @@ def serve(settings: Settings, options: Options, number: int) -> None:
     begin(settings, dialect, number)
     listener = listener or bind(options)
     listener.listen(1024)
+    if "ssl_certfile" in options.given:
+        loop.encrypt(options.given["ssl_certfile"], options.given["ssl_keyfile"])
     if options.port == 0:
         engine.options = options.on_port(listener.getsockname()[1])
     engine.on_start, engine.on_step = dialect.on_start, dialect.on_step

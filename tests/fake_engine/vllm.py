@@ -89,7 +89,7 @@ class VLLM(Dialect):
         if o.dev_mode:
             text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
             self.log(text, "WARNING", "__init__.py:36")
-        self.log(f"Starting vLLM server on http://{o.host}:{o.port}")
+        self.log(f"Starting vLLM server on {o.url}")
         self.log("Available routes are:", source="launcher.py:37")
         for path in ROUTES:
             self.log(f"Route: /{path}, Methods: GET", source="launcher.py:46")
