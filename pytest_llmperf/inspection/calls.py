@@ -7,8 +7,9 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_llmperf.inspection.expressions import FAILURES, Expressions, Frame, text_of
-from pytest_llmperf.inspection.names import MISSING, Module
+from pytest_llmperf.inspection.comparison import FAILURES, text_of
+from pytest_llmperf.inspection.expressions import Expressions, Frame
+from pytest_llmperf.inspection.names import MISSING, Module, bound_names
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import (
     Bound,
@@ -27,14 +28,12 @@ _DEEPEST = 40
 #: Methods of plain values that have no effect outside the value.
 _METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(
-        "lower upper strip lstrip rstrip startswith endswith split rsplit replace join partition rpartition format "
-        "removeprefix removesuffix title capitalize isdigit find count".split()
+        {"lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "split", "rsplit", "replace"}
+        | {"join", "partition", "rpartition", "format", "removeprefix", "removesuffix", "isdigit", "find", "count"}
     ),
-    list: frozenset("append extend insert pop remove index count copy sort reverse".split()),
-    tuple: frozenset("index count".split()),
-    dict: frozenset("get items keys values update setdefault pop copy".split()),
-    set: frozenset("add update discard union intersection difference copy".split()),
-    frozenset: frozenset("union intersection difference".split()),
+    list: frozenset({"append", "extend", "insert", "pop", "remove", "index", "count", "copy", "sort", "reverse"}),
+    tuple: frozenset({"index", "count"}),
+    dict: frozenset({"get", "items", "keys", "values", "update", "setdefault", "pop", "copy"}),
     int: frozenset({"bit_length"}),
     float: frozenset({"is_integer"}),
 }
@@ -49,7 +48,9 @@ class EngineError(Exception):
 
 
 class Calls(Expressions, abc.ABC):
-    """Evaluates attributes and calls."""
+    """Evaluates attributes and calls. ``at`` is where the call under way stands, for natives that need to say."""
+
+    at = Place("", 0)
 
     @abc.abstractmethod
     def run_function(self, function: Function, frame: Frame) -> Any: ...
@@ -110,19 +111,42 @@ class Calls(Expressions, abc.ABC):
         chain = self.names.bases(klass)
         fallback: Function | None = None
         for owner in chain[chain.index(skip) + 1 :] if skip in chain else chain:
-            for node in reversed(owner.node.body):
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                    if node.name == name:
-                        return self._method(Function(owner.module, node, name, owner), klass, instance, at)
-                    if node.name == "__getattr__" and fallback is None:
-                        fallback = Function(owner.module, node, "__getattr__", owner)
-                elif _assigns(node, name):
-                    if self.names.is_enum(owner):
-                        return self.names.enum_member(owner, name, at)
-                    return self.evaluate(node.value, Frame(owner.module, owner.name))  # type: ignore[attr-defined]
+            nodes = self._class_nodes(owner)
+            node = nodes.get(name)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                return self._method(Function(owner.module, node, name, owner), klass, instance, at)
+            if node is not None:
+                return self._class_value(owner, node, name, at)
+            getter = nodes.get("__getattr__")
+            if isinstance(getter, ast.FunctionDef) and fallback is None:
+                fallback = Function(owner.module, getter, "__getattr__", owner)
         if fallback is not None and isinstance(instance, Object) and not name.startswith("__"):
             return self.call(Bound(fallback, instance), [name], {}, at)
         return MISSING
+
+    def _class_nodes(self, klass: Class) -> Mapping[str, ast.stmt]:
+        """The statement that gives each attribute of a class's own body; the last one counts."""
+        known, key = self.names.source.memory, (f"class {klass.module.path}", klass.node.lineno)
+        if key not in known:
+            known[key] = {name: node for node in klass.node.body for name in bound_names(node)}
+        found: Mapping[str, ast.stmt] = known[key]
+        return found
+
+    def _class_value(self, owner: Class, node: ast.stmt, name: str, at: Place) -> Any:
+        if self.names.is_enum(owner):
+            return self.names.enum_member(owner, name, at)
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+            return Unknown(name)
+        value = self.evaluate(node.value, Frame(owner.module, owner.name))
+        if isinstance(value, Object):
+            self._tell_name(value, owner, name, at)
+        return value
+
+    def _tell_name(self, value: Object, owner: Class, name: str, at: Place) -> None:
+        """A descriptor learns what it is called (``SGLANG_X = EnvBool(False)`` then reads that variable)."""
+        learn = self._in_class(value.klass, "__set_name__", value, at)
+        if isinstance(learn, Bound):
+            self.call(learn, [owner, name], {}, at)
 
     def _method(self, function: Function, klass: Class, instance: Any, at: Place) -> Any:
         if function.name in self.names.natives:
@@ -175,6 +199,7 @@ class Calls(Expressions, abc.ABC):
 
     def call(self, function: Any, args: list[Any], kwargs: dict[str, Any], at: Place, depth: int = 0) -> Any:
         """Call a value. Whatever cannot be followed gives an ``Unknown`` (with an empty text: the caller names it)."""
+        self.at = at
         if isinstance(function, Partial):
             return self.call(function.function, [*function.args, *args], {**function.kwargs, **kwargs}, at, depth)
         if isinstance(function, Bound):
@@ -201,7 +226,7 @@ class Calls(Expressions, abc.ABC):
         kinds = self.names.external_bases(klass)
         if self.names.is_enum(klass) or "Protocol" in kinds:
             return Unknown("")
-        fields = _fields(klass)
+        fields = class_fields(klass)
         if "NamedTuple" in kinds:
             frame = Frame(klass.module, klass.name)
             given = dict(zip(fields, args, strict=False)) | kwargs
@@ -263,23 +288,10 @@ def _decorators(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
 
 
-def _assigns(node: ast.stmt, name: str) -> bool:
-    if isinstance(node, ast.Assign):
-        return any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
-    return (
-        isinstance(node, ast.AnnAssign)
-        and node.value is not None
-        and isinstance(node.target, ast.Name)
-        and node.target.id == name
-    )
-
-
-def _fields(klass: Class) -> dict[str, ast.expr | None]:
+def class_fields(klass: Class) -> dict[str, ast.expr | None]:
     """Annotated fields in order, with their default expression."""
     return {
-        n.target.id: n.value
-        for n in klass.node.body
-        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+        n.target.id: n.value for n in klass.node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
     }
 
 

@@ -9,14 +9,16 @@ each from the start (``paths.explore``).
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmperf.inspection.calls import Calls, EngineError
-from pytest_llmperf.inspection.expressions import _BINARY, FAILURES, Frame, text_of
-from pytest_llmperf.inspection.names import MISSING, Module, Names
-from pytest_llmperf.inspection.relevance import Relevance, stored
+from pytest_llmperf.inspection.comparison import FAILURES, text_of
+from pytest_llmperf.inspection.expressions import BINARY, Frame
+from pytest_llmperf.inspection.names import Module, Names
+from pytest_llmperf.inspection.relevance import Relevance, mutated, stored
 from pytest_llmperf.inspection.source import Place, Source
 from pytest_llmperf.inspection.values import Class, Function, Object, Record, Unknown, describe
 
@@ -52,23 +54,23 @@ class Choices:
         return self.known[text]
 
 
-class OutOfSteps(Exception):
+class OutOfStepsError(Exception):
     """The evaluation took too long and was given up."""
 
 
-class _Return(Exception):
+class _ReturnSignal(BaseException):
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
 
 
-class _Loop(Exception):
+class _LoopSignal(BaseException):
     def __init__(self, leave: bool) -> None:
         super().__init__()
         self.leave = leave
 
 
-class _GiveUp(Exception):
+class _GiveUpSignal(BaseException):
     """An irrelevant function whose course cannot be told."""
 
 
@@ -94,7 +96,7 @@ class Interpreter(Calls):
     def tick(self) -> None:
         self.steps += 1
         if self.steps > _STEPS:
-            raise OutOfSteps
+            raise OutOfStepsError
 
     def decide(self, text: str, at: Place) -> bool:
         return self.choices.decide(text, at)
@@ -120,16 +122,22 @@ class Interpreter(Calls):
     def run_function(self, function: Function, frame: Frame) -> Any:
         body = function.node.body
         assert isinstance(body, list)
-        if any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in _shallow(body)):
+        if self._is_generator(function, body):
             return Unknown("")
         try:
             self.run(body, frame)
-        except _Return as done:
+        except _ReturnSignal as done:
             return done.value
-        except _GiveUp:
+        except _GiveUpSignal:
             self._forget(body, frame)
             return Unknown("")
         return None
+
+    def _is_generator(self, function: Function, body: Sequence[ast.stmt]) -> bool:
+        known, key = self.names.source.memory, (function.module.path, function.node.lineno)
+        if key not in known:
+            known[key] = any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in _shallow(body))
+        return bool(known[key])
 
     def run(self, body: Sequence[ast.stmt], frame: Frame) -> None:
         for node in body:
@@ -142,7 +150,7 @@ class Interpreter(Calls):
         self.evaluate(node.value, frame)
 
     def _do_return(self, node: ast.Return, frame: Frame) -> None:
-        raise _Return(self.evaluate(node.value, frame))
+        raise _ReturnSignal(self.evaluate(node.value, frame))
 
     def _do_raise(self, node: ast.Raise, frame: Frame) -> None:
         raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -168,13 +176,11 @@ class Interpreter(Calls):
         current = self.evaluate(_as_load(node.target), frame)
         change = self.evaluate(node.value, frame)
         result: Any = Unknown(text_of(node.target))
-        operation = _BINARY.get(type(node.op))
+        operation = BINARY.get(type(node.op))
         plain = (int, float, str, list, tuple)
         if operation and isinstance(current, plain) and isinstance(change, plain):
-            try:
+            with contextlib.suppress(*FAILURES):
                 result = operation(current, change)
-            except FAILURES:
-                pass
         self._assign(node.target, result, frame)
 
     def _assign(self, target: ast.expr, value: Any, frame: Frame) -> None:
@@ -184,11 +190,10 @@ class Interpreter(Calls):
                 self.write(base, target.attr, value, frame.place(target))
         elif isinstance(target, ast.Subscript):
             base, key = self.evaluate(target.value, frame), self.evaluate(target.slice, frame)
-            if isinstance(base, (dict, list)) and isinstance(key, (str, int)):
-                try:
-                    base[key] = value
-                except FAILURES:
-                    pass
+            if isinstance(base, list) and isinstance(key, int) and abs(key) < len(base):
+                base[key] = value
+            if isinstance(base, dict) and isinstance(key, (str, int)):
+                base[key] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             fits = isinstance(value, (tuple, list, Record)) and len(value) == len(target.elts)
             for i, part in enumerate(target.elts):
@@ -207,7 +212,7 @@ class Interpreter(Calls):
             elif frame.relevant and self.relevance.statements(node.body + node.orelse, frame, self.names):
                 holds = self.decide(condition.text, frame.place(node.test))
             elif any(isinstance(n, (ast.Return, ast.Break, ast.Continue)) for n in _shallow(node.body + node.orelse)):
-                raise _GiveUp
+                raise _GiveUpSignal
             else:
                 self._forget(node.body + node.orelse, frame)
                 return
@@ -217,19 +222,17 @@ class Interpreter(Calls):
         self.run(node.body if holds else node.orelse, frame)
 
     def _do_for(self, node: ast.For, frame: Frame) -> None:
-        items = self.evaluate(node.iter, frame)
-        if isinstance(items, dict):
-            items = list(items)
-        if not isinstance(items, (list, tuple, set, frozenset)) or len(items) > 10_000:
+        items = self.items(self.evaluate(node.iter, frame), frame.place(node.iter))
+        if items is None:
             if frame.relevant and self.relevance.statements(node.body, frame, self.names):
                 self.notes.append(f"the loop at {frame.place(node)} over {text_of(node.iter)} could not be followed")
             self._forget(node.body, frame)
             return
-        for item in list(items):
+        for item in items:
             self._assign(node.target, item, frame)
             try:
                 self.run(node.body, frame)
-            except _Loop as jump:
+            except _LoopSignal as jump:
                 if jump.leave:
                     return
         self.run(node.orelse, frame)
@@ -238,10 +241,10 @@ class Interpreter(Calls):
         self._forget(node.body, frame)
 
     def _do_break(self, node: ast.Break, frame: Frame) -> None:
-        raise _Loop(True)
+        raise _LoopSignal(True)
 
     def _do_continue(self, node: ast.Continue, frame: Frame) -> None:
-        raise _Loop(False)
+        raise _LoopSignal(False)
 
     def _do_with(self, node: ast.With, frame: Frame) -> None:
         for item in node.items:
@@ -265,7 +268,7 @@ class Interpreter(Calls):
         self.run(node.finalbody, frame)
 
     def _do_import(self, node: ast.Import | ast.ImportFrom, frame: Frame) -> None:
-        frame.locals.update({k: v for k, v in frame.module.imported(node).items() if v is not MISSING})
+        frame.locals.update(frame.module.imported(node))
 
     _do_importfrom = _do_import
 
@@ -277,7 +280,7 @@ class Interpreter(Calls):
 
     def _do_match(self, node: ast.Match, frame: Frame) -> None:
         if any(isinstance(n, ast.Return) for n in _shallow([node])):
-            raise _GiveUp
+            raise _GiveUpSignal
         self._forget([node], frame)
 
     def _forget(self, body: Sequence[ast.stmt], frame: Frame) -> None:
@@ -293,6 +296,9 @@ class Interpreter(Calls):
                 known = frame.locals.get(target.value.id)
                 if isinstance(known, dict) and isinstance(target.slice, ast.Constant):
                     known[target.slice.value] = Unknown(text_of(target))
+        for name in (mutated(node) for statement in body for node in ast.walk(statement)):
+            if isinstance(name and frame.locals.get(name), (list, dict)):
+                frame.locals[str(name)] = Unknown(str(name))
 
 
 def _as_load(node: ast.expr) -> ast.expr:

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmperf.inspection.names import MISSING, Module, Names
+from pytest_llmperf.inspection.comparison import FAILURES, Comparisons, comparison_text, text_of
+from pytest_llmperf.inspection.names import MISSING, Module, members
 from pytest_llmperf.inspection.source import Place
-from pytest_llmperf.inspection.values import Class, Function, Member, Object, Record, Text, Unknown, describe
+from pytest_llmperf.inspection.values import Class, Function, Record, Text, Unknown, describe
 
-#: What an operation on plain values may raise; the answer is then unknown.
-FAILURES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 _LARGE = 100_000
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -30,12 +29,6 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.BitOr: operator.or_,
     ast.BitAnd: operator.and_,
     ast.LShift: operator.lshift,
-}
-_ORDER: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 _PLAIN = (str, int, float, list, tuple, dict, set, frozenset, type(None))
 
@@ -56,16 +49,8 @@ class Frame:
         return Place(self.module.path, getattr(node, "lineno", 0))
 
 
-def text_of(node: ast.AST) -> str:
-    """The expression as source on one line, shortened."""
-    text = " ".join(ast.unparse(node).split())
-    return text if len(text) <= 100 else text[:97] + "..."
-
-
-class Expressions(abc.ABC):
+class Expressions(Comparisons, abc.ABC):
     """Evaluates expressions; calls and attributes are the subclasses' business."""
-
-    names: Names
 
     @abc.abstractmethod
     def attribute(self, base: Any, name: str, at: Place) -> Any: ...
@@ -97,7 +82,9 @@ class Expressions(abc.ABC):
 
     def name(self, name: str, frame: Frame) -> Any:
         if name in frame.locals:
-            return frame.locals[name]
+            value = frame.locals[name] = self.names.found(frame.locals[name])
+            if value is not MISSING:
+                return value
         value = self.names.in_module(frame.module, name)
         if value is MISSING:
             value = self.names.natives.get(f"builtins.{name}", Unknown(name))
@@ -142,7 +129,7 @@ class Expressions(abc.ABC):
 
     def _binop(self, node: ast.BinOp, frame: Frame) -> Any:
         left, right = self.evaluate(node.left, frame), self.evaluate(node.right, frame)
-        operation = _BINARY.get(type(node.op))
+        operation = BINARY.get(type(node.op))
         if operation is None or not (isinstance(left, _PLAIN) and isinstance(right, _PLAIN)):
             return Unknown(text_of(node))
         if isinstance(node.op, (ast.Mult, ast.LShift, ast.Mod)) and _too_large(left, right):
@@ -159,50 +146,11 @@ class Expressions(abc.ABC):
             right = self.evaluate(comparator, frame)
             result = self.compare(op, left, right)
             if result is None:
-                return Unknown(_comparison_text(node, left, right))
+                return Unknown(comparison_text(node, left, right))
             if not result:
                 return False
             left = right
         return True
-
-    def compare(self, op: ast.cmpop, left: Any, right: Any) -> bool | None:
-        """The result of one comparison, None when it cannot be told."""
-        if isinstance(op, (ast.In, ast.NotIn)):
-            inside = self._contains(right, left)
-            return inside if inside is None or isinstance(op, ast.In) else not inside
-        if isinstance(left, Unknown) or isinstance(right, Unknown):
-            same = isinstance(left, Unknown) and left == right and isinstance(op, (ast.Eq, ast.Is))
-            return True if same else None
-        if isinstance(op, (ast.Is, ast.Eq)):
-            return self._same(left, right)
-        if isinstance(op, (ast.IsNot, ast.NotEq)):
-            same = self._same(left, right)
-            return None if same is None else not same
-        try:
-            return bool(_ORDER[type(op)](left, right))
-        except FAILURES:
-            return None
-
-    def _same(self, left: Any, right: Any) -> bool | None:
-        if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)) and type(left) is type(right):
-            results = [self.compare(ast.Eq(), a, b) for a, b in zip(left, right, strict=False)]
-            return None if None in results else len(left) == len(right) and all(results)
-        if isinstance(left, Class) and isinstance(right, Class):
-            return left.node is right.node
-        if isinstance(left, Member) != isinstance(right, Member):
-            value, other = (left.value, right) if isinstance(left, Member) else (right.value, left)
-            return None if isinstance(value, Unknown) else bool(value == other) and not isinstance(other, Object)
-        return bool(left == right)
-
-    def _contains(self, container: Any, item: Any) -> bool | None:
-        if isinstance(container, Class) and self.names.is_enum(container):
-            return None
-        if not isinstance(container, (str, list, tuple, dict, set, frozenset)):
-            return None
-        if isinstance(container, str):
-            return item in container if isinstance(item, str) else None
-        results = [self.compare(ast.Eq(), item, x) for x in container]
-        return True if True in results else None if None in results else False
 
     def _ifexp(self, node: ast.IfExp, frame: Frame) -> Any:
         truth = self.truth(condition := self.evaluate(node.test, frame))
@@ -292,10 +240,8 @@ class Expressions(abc.ABC):
         if len(generators) != 1:
             return None
         generator = generators[0]
-        items = self.evaluate(generator.iter, frame)
-        if isinstance(items, dict):
-            items = list(items)
-        if not isinstance(items, (list, tuple, set, frozenset)):
+        items = self.items(self.evaluate(generator.iter, frame), frame.place(generator.iter))
+        if items is None:
             return None
         inner = Frame(frame.module, frame.function, dict(frame.locals), frame.owner, frame.relevant, frame.depth)
         out: list[Any] = []
@@ -324,6 +270,12 @@ class Expressions(abc.ABC):
         except TypeError:
             return Unknown(text_of(node))
 
+    def items(self, value: Any, at: Place) -> list[Any] | None:
+        """What a loop over a value would see, None when that cannot be told."""
+        if isinstance(value, Class) and self.names.is_enum(value):
+            return [self.names.enum_member(value, name, at) for name in members(value)]
+        return list(value) if isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) < _LARGE else None
+
     def bind(self, target: ast.expr, value: Any, frame: Frame) -> None:
         """Assign to a name or unpack; other targets are the statements' business."""
         if isinstance(target, ast.Name):
@@ -339,11 +291,3 @@ def _too_large(left: Any, right: Any) -> bool:
     sizes = [len(x) if isinstance(x, (str, list, tuple)) else 1 for x in (left, right)]
     counts = [abs(x) if isinstance(x, int) else 1 for x in (left, right)]
     return (max(sizes) > 1 and sizes[0] * sizes[1] * max(counts) > _LARGE) or max(counts) > 2**62
-
-
-def _comparison_text(node: ast.Compare, left: Any, right: Any) -> str:
-    """What is open in a comparison, shown with the values that are known (``page_size == 1``)."""
-    if len(node.ops) == 1 and isinstance(left, Unknown) and isinstance(right, (bool, int, str, type(None))):
-        middle = text_of(ast.Compare(ast.Name("a"), node.ops, [ast.Name("b")]))[1:-1]
-        return f"{left.text}{middle}{describe(right)}"
-    return text_of(node)

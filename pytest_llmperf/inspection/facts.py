@@ -155,7 +155,9 @@ def config_object(name: str, config: Mapping[str, Any]) -> Object:
     transformers may add defaults of their own; those cannot be seen from here.)
     """
     inner = {
-        k: config_object(f"{name}.{k}", v) if isinstance(v, dict) and k.endswith("_config") and k != "quantization_config" else v
+        k: config_object(f"{name}.{k}", v)
+        if isinstance(v, dict) and k.endswith("_config") and k != "quantization_config"
+        else v
         for k, v in config.items()
     }
     return Object(name, {"architectures": None, "model_type": None, **inner}, complete=True)

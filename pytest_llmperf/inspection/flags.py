@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmperf.inspection.calls import EngineError
 from pytest_llmperf.inspection.execution import Interpreter
 from pytest_llmperf.inspection.expressions import Frame
-from pytest_llmperf.inspection.names import Module
+from pytest_llmperf.inspection.names import Module, members
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import Class, Member, Text, Unknown, describe
 
@@ -45,8 +46,12 @@ def for_speed(flags: list[Flag]) -> list[Flag]:
 
 
 def annotated(interpreter: Interpreter, module: Module) -> list[Flag]:
-    """Fields of the form ``name: A[type, "help" | Arg(help=…, choices=…)] = default`` in any class of the file."""
+    """Fields of the form ``name: A[type, "help" | Arg(help=…, choices=…)] = default`` in any class of the file.
+
+    A field that is no flag (``no_cli``) has an empty name.
+    """
     found = []
+    frame = Frame(module, "<flags>")
     for klass in (n for n in ast.walk(module.tree) if isinstance(n, ast.ClassDef)):
         for node in klass.body:
             if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
@@ -56,32 +61,46 @@ def annotated(interpreter: Interpreter, module: Module) -> list[Flag]:
                 continue
             arg = next((e for e in extras if isinstance(e, ast.Call)), None)
             options = {k.arg: k.value for k in arg.keywords if k.arg} if arg else {}
-            if _evaluate(interpreter, module, options.get("no_cli")) is True:
-                continue
             help_node = options.get("help") or next((e for e in extras if not isinstance(e, ast.Call)), None)
-            found.append(_flag(interpreter, module, node.target.id, node, node.value, options.get("choices"), help_node))
+            flag = _flag(interpreter, frame, node.target.id, node, node.value, options.get("choices"), help_node)
+            hidden = _evaluate(interpreter, frame, options.get("no_cli")) is True
+            found.append(replace(flag, name="") if hidden else flag)
     return found
 
 
 def argparse_calls(interpreter: Interpreter, module: Module) -> list[Flag]:
-    """Flags of the form ``parser.add_argument("--name", choices=…, default=…, help=…)``."""
+    """Flags of the form ``parser.add_argument("--name", choices=…, default=…, help=…)``, in the order of the file.
+
+    Names that the function sets before are known where they can be told.
+    """
     found = []
-    for node in ast.walk(module.tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"):
-            continue
-        names = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-        name = next((n for n in names if n.startswith("--")), None)
-        if name is None:
-            continue
-        options = {k.arg: k.value for k in node.keywords if k.arg}
-        field = _evaluate(interpreter, module, options.get("dest"))
-        field = str(field) if isinstance(field, str) else name.lstrip("-").replace("-", "_")
-        default = options.get("default")
-        if default is None and isinstance(options.get("action"), ast.Constant):
-            default = ast.Constant(options["action"].value == "store_false")  # type: ignore[attr-defined]
-        flag = _flag(interpreter, module, field, node, default, options.get("choices"), options.get("help"))
-        found.append(Flag(name, flag.field, flag.default, flag.choices, flag.help, flag.at, flag.value))
+    for function in (n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef)):
+        frame = Frame(module, function.name)
+        for node in function.body:
+            if isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Attribute):
+                with contextlib.suppress(EngineError):
+                    interpreter.run([node], frame)
+            found += [_argument(interpreter, frame, c, name) for c, name in _add_argument(node)]
     return found
+
+
+def _add_argument(node: ast.stmt) -> Iterator[tuple[ast.Call, str]]:
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument":
+            names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            yield from ((call, name) for name in [n for n in names if n.startswith("--")][:1])
+
+
+def _argument(interpreter: Interpreter, frame: Frame, node: ast.Call, name: str) -> Flag:
+    options = {k.arg: k.value for k in node.keywords if k.arg}
+    field = _evaluate(interpreter, frame, options.get("dest"))
+    field = str(field) if isinstance(field, str) else name.lstrip("-").replace("-", "_")
+    default = options.get("default")
+    action = options.get("action")
+    if default is None and isinstance(action, ast.Constant):
+        default = ast.Constant(action.value == "store_false")
+    flag = _flag(interpreter, frame, field, node, default, options.get("choices"), options.get("help"))
+    return replace(flag, name=name)
 
 
 def _annotation_extras(annotation: ast.expr) -> list[ast.expr] | None:
@@ -95,56 +114,45 @@ def _annotation_extras(annotation: ast.expr) -> list[ast.expr] | None:
 
 def _flag(
     interpreter: Interpreter,
-    module: Module,
+    frame: Frame,
     field: str,
     node: ast.stmt | ast.expr,
     default: ast.expr | None,
     choices: ast.expr | None,
     help_node: ast.expr | None,
 ) -> Flag:
-    value = _evaluate(interpreter, module, default)
-    text = _evaluate(interpreter, module, help_node)
-    options = _evaluate(interpreter, module, choices)
+    value = _evaluate(interpreter, frame, default)
+    text = _evaluate(interpreter, frame, help_node)
+    options = _evaluate(interpreter, frame, choices)
     return Flag(
         f"--{field.replace('_', '-')}",
         field,
-        "" if default is None else _value_text(value),
+        "" if default is None else value_text(value),
         tuple(choice_texts(interpreter, options)),
         tidy(text if isinstance(text, str) else _strings(help_node)),
-        Place(module.path, node.lineno),
+        frame.place(node),
         value,
     )
 
 
 def choice_texts(interpreter: Interpreter, options: Any) -> Iterator[str]:
     """Choices as text: a list of values, or an enum's members."""
-    if isinstance(options, (list, tuple)):
-        yield from (_value_text(o) for o in options)
-    elif isinstance(options, dict):
-        yield from (_value_text(o) for o in options)
+    if isinstance(options, (list, tuple, dict)):
+        yield from (value_text(o) for o in options)
     elif isinstance(options, Class) and interpreter.names.is_enum(options):
-        yield from members(options)
+        for name in members(options):
+            member = interpreter.names.enum_member(options, name, Place(options.module.path, options.node.lineno))
+            yield name if member is None else value_text(member)
 
 
-def members(enum: Class) -> list[str]:
-    """Names of an enum's members, private ones left out."""
-    return [
-        target.id
-        for node in enum.node.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name) and not target.id.startswith("_")
-    ]
-
-
-def _evaluate(interpreter: Interpreter, module: Module, node: ast.expr | None) -> Any:
+def _evaluate(interpreter: Interpreter, frame: Frame, node: ast.expr | None) -> Any:
     try:
-        return interpreter.evaluate(node, Frame(module, "<flags>"))
+        return interpreter.evaluate(node, frame)
     except EngineError as error:
         return Unknown(error.text)
 
 
-def _value_text(value: Any) -> str:
+def value_text(value: Any) -> str:
     if isinstance(value, Member):
         return str(value.value) if isinstance(value.value, (str, int)) else value.name
     return str(value) if isinstance(value, (Text, str, int, float, bool, type(None))) else describe(value)

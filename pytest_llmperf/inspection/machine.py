@@ -37,6 +37,7 @@ def externals(gpu: Gpu) -> dict[str, Any]:
     nvidia, amd = gpu.vendor == "nvidia", gpu.vendor == "amd"
     major, minor = gpu.capability or (0, 0)
     environment: dict[str, Any] = {}
+    properties = Object("device_properties", {"gcnArchName": gpu.name} if amd else {})
     return {
         "os.environ": environment,
         "os.getenv": Native("getenv", wrap(lambda name, default=None: environment.get(name, default))),
@@ -45,6 +46,7 @@ def externals(gpu: Gpu) -> dict[str, Any]:
         "torch.cuda.get_device_capability": Native(
             "get_device_capability", lambda *_: (major, minor) if gpu.capability else Unknown("the GPU's capability")
         ),
+        "torch.cuda.get_device_properties": Native("get_device_properties", lambda *_: properties),
         "torch.version.cuda": _RECENT_CUDA if nvidia else None,
         "torch.version.hip": "7.0" if amd else None,
         "torch.version.musa": None,
@@ -58,7 +60,9 @@ def externals(gpu: Gpu) -> dict[str, Any]:
         "platform.machine()": "x86_64",
         "platform.system()": "Linux",
         "sys.platform": "linux",
-        "importlib.util.find_spec": Native("find_spec", wrap(lambda name, *_: None if name in _ELSEWHERE else Object(name))),
+        "importlib.util.find_spec": Native(
+            "find_spec", wrap(lambda name, *_: None if name in _ELSEWHERE else Object(name))
+        ),
         "functools.partial": Native("partial", lambda f, *a, **k: Partial(f, a, k)),
         "functools.lru_cache": Native("lru_cache", _decorator),
         "functools.cache": Native("cache", _decorator),
@@ -69,6 +73,7 @@ def externals(gpu: Gpu) -> dict[str, Any]:
         "math.ceil": Native("ceil", wrap(math.ceil)),
         "dataclasses.field": Native("field", _field),
         "msgspec.field": Native("field", _field),
+        "pydantic.Field": Native("Field", _field),
     }
 
 
@@ -101,6 +106,13 @@ def builtins(interpreter: Interpreter) -> dict[str, Any]:
 
     def each(function: Any, *items: Any) -> Any:
         return [interpreter.call(function, list(row), {}, _NOWHERE) for row in zip(*items, strict=False)]
+
+    def order(items: Any, key: Any = None, reverse: bool = False) -> Any:
+        keys = [interpreter.call(key, [x], {}, _NOWHERE) if key else x for x in items]
+        if any(isinstance(k, Unknown) for k in keys):
+            return Unknown("")
+        ranked = sorted(range(len(keys)), key=lambda i: keys[i], reverse=reverse)
+        return [list(items)[i] for i in ranked]
 
     def extreme(pick: Callable[..., Any]) -> Callable[..., Any]:
         def choose(*items: Any, key: Any = None, default: Any = MISSING) -> Any:
@@ -137,13 +149,13 @@ def builtins(interpreter: Interpreter) -> dict[str, Any]:
         "tuple": wrap(lambda items=(): tuple(items)),
         "set": wrap(lambda items=(): tuple(items)),
         "frozenset": wrap(lambda items=(): tuple(items)),
-        "dict": wrap(lambda *items, **more: dict(*items, **more)),
+        "dict": wrap(dict),
         "range": wrap(lambda *bounds: list(range(*bounds)) if max(map(abs, bounds)) < 100_000 else Unknown("")),
         "enumerate": wrap(lambda items, start=0: list(enumerate(items, start))),
         "zip": wrap(lambda *items, **_: list(zip(*items, strict=False))),
         "map": wrap(each),
         "reversed": wrap(lambda items: list(reversed(items))),
-        "sorted": wrap(lambda items, **_: sorted(items)),
+        "sorted": wrap(order),
         "min": wrap(extreme(min)),
         "max": wrap(extreme(max)),
         "any": every(True),
@@ -169,9 +181,13 @@ def _decorator(*args: Any, **_: Any) -> Any:
     return args[0] if args and not isinstance(args[0], int) and args[0] is not None else Native("same", lambda f: f)
 
 
-def _field(*_: Any, default: Any = None, default_factory: Any = None, **__: Any) -> Any:
+def _field(default: Any = None, *, default_factory: Any = None, **_: Any) -> Any:
+    """The default of a dataclass, msgspec or pydantic field."""
+    if default_factory is None:
+        return default
     empty: dict[str, Any] = {"list": [], "dict": {}}
-    return empty.get(default_factory.name) if isinstance(default_factory, Native) else default
+    name = default_factory.name if isinstance(default_factory, (Native, Class)) else ""
+    return empty[name] if name in empty else Unknown(f"{name}()")
 
 
 def _text(value: Any) -> Any:
@@ -190,6 +206,8 @@ def _is_instance(interpreter: Interpreter, value: Any, kinds: Any) -> Any:
     for kind in kinds if isinstance(kinds, tuple) else (kinds,):
         if isinstance(value, Unknown) or isinstance(kind, Unknown):
             results.append(None)
+        elif isinstance(kind, Native) and kind.name == "type":
+            results.append(isinstance(value, Class))
         elif isinstance(kind, Native):
             ours = isinstance(value, (Object, Member, Record, Class, Function))
             results.append(not ours and kind.name in plain and isinstance(value, plain[kind.name]))

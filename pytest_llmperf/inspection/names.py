@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmperf.inspection.source import Source
+from pytest_llmperf.inspection.source import Place, Source
 from pytest_llmperf.inspection.values import Class, Function, Member, Text, Unknown
-from pytest_llmperf.inspection.source import Place
 
 MISSING = object()
 
@@ -28,7 +27,7 @@ def definitions(tree: ast.Module) -> dict[str, list[Definition]]:
 
     def visit(body: list[ast.stmt], conditions: tuple[tuple[ast.expr, bool], ...]) -> None:
         for node in body:
-            for name in _bound(node):
+            for name in bound_names(node):
                 found.setdefault(name, []).append(Definition(node, conditions))
             if isinstance(node, ast.If):
                 visit(node.body, (*conditions, (node.test, True)))
@@ -44,7 +43,8 @@ def definitions(tree: ast.Module) -> dict[str, list[Definition]]:
     return found
 
 
-def _bound(node: ast.stmt) -> Iterator[str]:
+def bound_names(node: ast.stmt) -> Iterator[str]:
+    """The names that one statement binds, nested statements left out."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name
     elif isinstance(node, ast.Import):
@@ -56,6 +56,15 @@ def _bound(node: ast.stmt) -> Iterator[str]:
             yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
         yield node.target.id
+
+
+@dataclass(frozen=True)
+class Import:
+    """A name that an import binds, not looked up yet: most are never used."""
+
+    start: str
+    name: str | None
+    """None for ``import start``."""
 
 
 @dataclass(eq=False)
@@ -97,7 +106,7 @@ class Module:
         if isinstance(node, ast.ClassDef):
             return Class(self, node, name)
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            return self.imported(node).get(name, MISSING)
+            return self.names.found(self.imported(node).get(name, MISSING))
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             return self.names.constant(self, node.value)
         if isinstance(node, ast.Assign):
@@ -115,15 +124,15 @@ class Module:
         base = parts[: len(parts) - drop] if drop else parts
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, Any]:
-        """What an import statement binds."""
+    def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, Import]:
+        """What an import statement binds, for ``Names.found``."""
         if isinstance(node, ast.Import):
             return {
-                a.asname or a.name.split(".")[0]: self.names.dotted(a.name if a.asname else a.name.split(".")[0])
+                a.asname or a.name.split(".")[0]: Import(a.name if a.asname else a.name.split(".")[0], None)
                 for a in node.names
             }
         start = self.absolute(node)
-        return {a.asname or a.name: self.names.member(start, a.name) for a in node.names}
+        return {a.asname or a.name: Import(start, a.name) for a in node.names}
 
 
 class Names:
@@ -143,12 +152,17 @@ class Names:
     ) -> None:
         self.source, self.natives, self.externals = source, natives, externals
         self.constant, self.holds = constant, holds
+        self.mentioned: dict[str, Place] = {}
+        """Where each enum member was last met in this evaluation."""
         self._modules: dict[str, Module | None] = {}
 
     def file(self, path: str) -> Module | None:
         if path not in self._modules:
             tree = self.source.tree(path)
-            self._modules[path] = Module(self, path, tree, definitions(tree)) if tree else None
+            known = self.source.memory
+            if tree is not None and ("definitions", path) not in known:
+                known["definitions", path] = definitions(tree)
+            self._modules[path] = Module(self, path, tree, known["definitions", path]) if tree else None
         return self._modules[path]
 
     def module(self, dotted: str) -> Module | None:
@@ -167,9 +181,13 @@ class Names:
             value = self.module(f"{start}.{name}") or Unknown(name)
         return value
 
-    def dotted(self, name: str) -> Any:
-        """``import name``."""
-        return self.module(name) or self.external(name)
+    def found(self, value: Any) -> Any:
+        """The value itself, or what an import turns out to bring."""
+        if not isinstance(value, Import):
+            return value
+        if value.name is not None:
+            return self.member(value.start, value.name)
+        return self.module(value.start) or self.external(value.start)
 
     def external(self, dotted: str) -> Any:
         """A name outside the engine: a stated fact, or unknown."""
@@ -212,5 +230,17 @@ class Names:
         for node in klass.node.body:
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
                 value = self.constant(klass.module, node.value)
+                self.mentioned[name] = at
                 return Member(klass.name, name, value if not isinstance(value, Unknown) else Text(name, at), at, klass)
         return None
+
+
+def members(enum: Class) -> list[str]:
+    """Names of an enum's members, private ones left out."""
+    return [
+        target.id
+        for node in enum.node.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name) and not target.id.startswith("_")
+    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmperf.inspection.calls import EngineError
-from pytest_llmperf.inspection.execution import Choices, Decision, Interpreter, OutOfSteps
+from pytest_llmperf.inspection.execution import Choices, Decision, Interpreter, OutOfStepsError
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import Member, Text, Unknown, describe
 
@@ -60,7 +60,7 @@ def explore(
             outcome = _outcome(interpreter, run(interpreter))
         except EngineError as error:
             outcome = Outcome({}, {}, (), _assumed(interpreter), f"{error.kind}: {error.text} ({error.at})")
-        except OutOfSteps:
+        except OutOfStepsError:
             notes["the engine's code is too long to follow to its end"] = None
             outcome = None
         if outcome is not None:

@@ -12,6 +12,9 @@ from pytest_llmperf.inspection.values import Bound, Class, Function, Native, Par
 if TYPE_CHECKING:
     from pytest_llmperf.inspection.expressions import Frame
 
+_NOTHING = ast.Lambda(ast.arguments([], [], None, [], [], None, []), ast.Constant(None))
+_MUTATORS = frozenset({"append", "extend", "insert", "pop", "remove", "update", "setdefault", "add", "clear"})
+
 
 class Relevance:
     """Remembers its answers; they depend on the source alone, so one serves every path over it.
@@ -37,8 +40,7 @@ class Relevance:
         """Can these statements change the answer? A return does, in a function that can."""
         if any(isinstance(n, (ast.Return, ast.Break, ast.Continue)) for b in body for n in ast.walk(b)):
             return True
-        where = Function(frame.module, ast.parse("lambda: 0", mode="eval").body, frame.function, frame.owner)  # type: ignore[arg-type]
-        where.closure = frame.locals
+        where = Function(frame.module, _NOTHING, frame.function, frame.owner, frame.locals)
         return self._any(body, where, names)
 
     def _any(self, body: Sequence[ast.AST], where: Function, names: Names) -> bool:
@@ -56,6 +58,10 @@ class Relevance:
             return (isinstance(node.ctx, ast.Store) and node.attr in self.targets) or node.attr in self.answers
         if isinstance(node, ast.keyword):
             return node.arg in self.targets
+        if isinstance(node, ast.Name):
+            return isinstance(node.ctx, ast.Store) and node.id in self.targets
+        if isinstance(node, ast.Call):
+            return (changed := mutated(node)) is not None and changed in self.targets
         if isinstance(node, ast.Dict):
             return any(isinstance(k, ast.Constant) and k.value in self.targets for k in node.keys)
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.slice, ast.Constant):
@@ -70,7 +76,8 @@ class Relevance:
             return
         for part in (node.func, *node.args):
             if isinstance(part, ast.Name):
-                yield local[part.id] if part.id in local else names.in_module(where.module, part.id)
+                bound = names.found(local.get(part.id, MISSING))
+                yield names.in_module(where.module, part.id) if bound is MISSING else bound
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
                 if part.value.id in ("self", "cls") and where.owner is not None:
                     yield method(names, where.owner, part.attr)
@@ -102,6 +109,13 @@ def stored(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
         for node in ast.walk(statement):
             if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
                 yield node
+
+
+def mutated(node: ast.AST) -> str | None:
+    """The name of the list or dict that a call changes in place (``reasons.append(x)``), else None."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        return node.func.value.id if node.func.attr in _MUTATORS else None
+    return None
 
 
 def _yielded(node: ast.expr) -> Iterator[ast.AST]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmperf.inspection import flags, machine
@@ -29,13 +29,16 @@ _COLLECT = "collect_model_override_declarations"
 
 def launch_flags(source: Source) -> list[Flag]:
     """Every launch flag this release declares, sorted by name."""
-    reader = _interpreter(source, Choices(), Gpu("", ""), None, Relevance(frozenset(), frozenset()), {})
+    defaults: dict[str, Any] = {}
+    reader = _interpreter(source, Choices(), Gpu("", ""), None, Relevance(frozenset(), frozenset()), defaults)
     found: dict[str, Flag] = {}
-    for path in [_ARGS, *source.under(_FIELDS)]:
+    for path in [*source.under(_FIELDS), _ARGS]:
         module = reader.names.file(path)
         if module is not None:
-            for flag in [*flags.annotated(reader, module), *flags.argparse_calls(reader, module)]:
-                found.setdefault(flag.field, flag)
+            fields = flags.annotated(reader, module)
+            defaults.update({f.field: f.value for f in fields})
+            declared = [f for f in fields if f.name] + flags.argparse_calls(reader, module)
+            found = {f.field: f for f in declared} | found
     return sorted(found.values(), key=lambda f: f.name)
 
 
@@ -52,33 +55,38 @@ def constants(source: Source) -> dict[str, tuple[tuple[str, ...], Place]]:
     return found
 
 
-def resolve(
-    source: Source,
-    declared: list[Flag],
-    targets: tuple[str, ...],
-    model: ModelFacts,
-    gpu: Gpu,
-    given: Mapping[str, Any],
-) -> Outcomes:
-    """What the engine would set ``targets`` (fields of its server arguments) to, on every open path.
-
-    ``given`` holds flags that the launch sets, by field name.
-    """
+def relevance(source: Source, declared: list[Flag], targets: tuple[str, ...]) -> Relevance:
+    """What code matters for ``targets``; made once and shared by every model and GPU."""
     answers = {c for f in declared if f.field in targets for c in f.choices}
     for name, (values, _) in constants(source).items():
         if any(t.upper() in name for t in targets):
             answers.update(values)
-    relevance = Relevance(frozenset(targets), frozenset(answers), frozenset({_COLLECT}))
+    return Relevance(frozenset(targets), frozenset(answers), frozenset({_COLLECT}))
+
+
+def resolve(
+    source: Source,
+    declared: list[Flag],
+    matters: Relevance,
+    model: ModelFacts,
+    gpu: Gpu,
+    given: Mapping[str, Any],
+) -> Outcomes:
+    """What the engine would set the targets of ``matters`` (fields of its server arguments) to, on every open path.
+
+    ``given`` holds flags that the launch sets, by field name.
+    """
     defaults = {f.field: f.value for f in declared}
 
     def make(choices: Choices) -> Interpreter:
-        return _interpreter(source, choices, gpu, model, relevance, defaults)
+        return _interpreter(source, choices, gpu, model, matters, defaults)
 
     def run(interpreter: Interpreter) -> dict[str, Any]:
         arguments = _server_arguments(interpreter, defaults, gpu, given)
         _resolve_arguments(interpreter, arguments)
         _adjust_runner(interpreter, arguments)
-        return {t: interpreter.attribute(arguments, t, Place(_ARGS, 0)) for t in targets if t in defaults}
+        asked = [name for name in defaults if name in matters.targets]
+        return {name: interpreter.attribute(arguments, name, Place(_ARGS, 0)) for name in asked}
 
     return explore(make, run)
 
@@ -147,7 +155,7 @@ def _interpreter(
     choices: Choices,
     gpu: Gpu,
     model: ModelFacts | None,
-    relevance: Relevance,
+    matters: Relevance,
     defaults: Mapping[str, Any],
 ) -> Interpreter:
     natives: dict[str, Any] = {}
@@ -155,7 +163,10 @@ def _interpreter(
     outside["current_platform.is_out_of_tree()"] = False
     if gpu.vendor == "cpu":
         outside["os.environ"]["SGLANG_USE_CPU_ENGINE"] = "1"
-    interpreter = Interpreter(source, relevance, natives, outside, choices)
+    outside["msgspec.structs.fields"] = outside["dataclasses.fields"] = Native(
+        "fields", lambda *_: [Object("field", {"name": name, "default": value}) for name, value in defaults.items()]
+    )
+    interpreter = Interpreter(source, matters, natives, outside, choices)
     natives.update(machine.builtins(interpreter))
     natives.update(_mechanism(interpreter))
     natives.update(_known(gpu, model))
@@ -188,7 +199,7 @@ def _mechanism(interpreter: Interpreter) -> dict[str, Any]:
     def apply(arguments: Any, declared: Any) -> None:
         if isinstance(arguments, Object) and isinstance(declared, dict):
             for name, value in declared.items():
-                interpreter.write(arguments, str(name), value, getattr(value, "at", Place(_PIPELINE, 0)))
+                interpreter.write(arguments, str(name), value, interpreter.at)
 
     def run_hook(step: Any, arguments: Any, *_: Any) -> None:
         interpreter.call(step, [arguments], {}, Place(_PIPELINE, 0))
@@ -201,7 +212,7 @@ def _mechanism(interpreter: Interpreter) -> dict[str, Any]:
             apply(arguments, declared)
         return []
 
-    table = {
+    table: dict[str, Callable[..., Any]] = {
         "resolved_view": lambda arguments, *_, **__: arguments,
         "resolving_view": lambda arguments, *_, **__: arguments,
         "record_of": lambda arguments, *_, **__: arguments,

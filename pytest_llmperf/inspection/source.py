@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.errors import ConfigError
 
@@ -51,6 +52,8 @@ class Source:
     origin: str
     version: str | None
     files: Mapping[str, Callable[[], bytes]]
+    memory: dict[tuple[str, int | str], Any] = field(default_factory=dict, repr=False)
+    """What was worked out from a file alone: (what, line or file) -> answer."""
     _trees: dict[str, ast.Module | None] = field(default_factory=dict, repr=False)
 
     def tree(self, path: str) -> ast.Module | None:
@@ -176,7 +179,9 @@ def _inner(name: str, package: str) -> str | None:
 def _version_in(files: Mapping[str, Callable[[], bytes]], package: str) -> str | None:
     for name in (f"{package}/_version.py", f"{package}/version.py"):
         if name in files:
-            found = re.search(r"^(?:__version__\s*=\s*)+.*?['\"]([^'\"]+)", files[name]().decode(errors="replace"), re.M)
+            found = re.search(
+                r"^(?:__version__\s*=\s*)+.*?['\"]([^'\"]+)", files[name]().decode(errors="replace"), re.M
+            )
             if found:
                 return found.group(1)
     return None
