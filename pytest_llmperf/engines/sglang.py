@@ -73,6 +73,10 @@ class SGLang(Engine):
     crash_patterns = (
         (re.compile(r"Not enough memory[^\n]*mem-fraction-static[^\n]*"), "out of GPU memory for the KV cache"),
         (re.compile(r"error: argument --attention-backend: invalid choice: '([^']+)'"), r"no attention backend \1"),
+        (
+            re.compile(r"(\w+) with minimum required version (\S+) is not installed"),
+            r"its environment lacks \1 \2 or newer",
+        ),
         (re.compile(r"(?:AssertionError|ValueError): ([^\n]*\b(?:backend|GPUs|SM\d+)\b[^\n]*)", re.IGNORECASE), r"\1"),
     )
     # SGLang then dumps stacks and waits for core files, more than a minute, before it exits

@@ -6,6 +6,8 @@ import pytest
 
 from pytest_llmperf.engines.registry import builtin
 
+from .probe import sample
+
 ENGINES = builtin()
 
 
@@ -21,6 +23,11 @@ ENGINES = builtin()
             "sglang",
             "ValueError: TRTLLM MHA backend for decode is only supported on Hopper (SM90) GPUs.",
             "TRTLLM MHA backend for decode is only supported on Hopper (SM90) GPUs.",
+        ),
+        (
+            "sglang",
+            "Exception: flashinfer_python with minimum required version 0.7.2 is not installed. Please uninstall",
+            "its environment lacks flashinfer_python 0.7.2 or newer",
         ),
         (
             "sglang",
@@ -70,3 +77,10 @@ def test_causes(engine: str, line: str, cause: str) -> None:
 )
 def test_lines_that_end_a_start_before_the_process_does(engine: str, line: str) -> None:
     assert any(pattern.search(line) for pattern in ENGINES[engine].fatal_patterns)
+
+
+def test_a_scheduler_that_died_in_a_real_start() -> None:
+    """SGLang went on for another minute after these lines, and called itself ready before them."""
+    log = sample("sglang-0.5.23-cpu-crash.log")
+    assert ENGINES["sglang"].fatal_patterns[0].search(log)
+    assert "IndexError: index out of range in self" in log
