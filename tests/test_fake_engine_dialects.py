@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 from typing import Any
 
 import pytest
@@ -142,6 +143,7 @@ def test_counters_of_speculation(fake_server: StartFake, dialect: str) -> None:
     seen = samples(server.get("/metrics")[1])
     if dialect == "sglang":
         assert seen["sglang:spec_accept_length"] == pytest.approx(2)
+        assert seen["sglang:spec_verify_calls_total"] == 50
         assert seen["sglang:generation_tokens_total"] >= 101
         assert "accept len: 2.00, accept rate: 0.33, cuda graph: True" in server.log
     else:
@@ -169,7 +171,7 @@ def test_counters_and_gauges_of_ordinary_requests(fake_server: StartFake, dialec
     env = {"FAKE_PREEMPTIONS": "2@1", "FAKE_QUEUE": "5@1", "FAKE_ITL_MS": 20, "FAKE_UNCAPTURED": "1@1"}
     server = fake_server(dialect, "--enable-metrics", env=env)
     names = {
-        "sglang": ("num_running_reqs", "num_queue_reqs", "num_retracted_reqs", "prompt_tokens_total"),
+        "sglang": ("num_running_reqs", "num_queue_reqs", "num_retracted_requests_total", "prompt_tokens_total"),
         "vllm": ("num_requests_running", "num_requests_waiting", "num_preemptions_total", "prompt_tokens_total"),
     }
     running, waiting, preempted, prompt = (f"{dialect}:{name}" for name in names[dialect])
@@ -182,8 +184,11 @@ def test_counters_and_gauges_of_ordinary_requests(fake_server: StartFake, dialec
     assert (during[running], during[waiting], during[preempted]) == (1, 5, 2)
     assert (after[running], after[waiting]) == (0, 0)
     assert after[prompt] - before[prompt] == 3
+    labelled = dict(re.findall(r'passes_total{.*mode="(\w+)"} (\d+)', server.get("/metrics")[1]))
     if dialect == "sglang":
         assert during["sglang:is_cuda_graph"] == 0
+        assert labelled["decode_none"] == "59"
+        assert labelled["decode_cuda_graph"] == "0"
         assert "cuda graph: False, gen throughput" in server.log
 
 

@@ -44,6 +44,7 @@ class Counters:
         self.generation = 0  # output tokens of requests that have ended
         self.drafts = self.draft_tokens = self.accepted = 0
         self.accepted_at = [0] * 32
+        self.passes = {"prefill_none": 0, "decode_none": 0, "decode_cuda_graph": 0}
 
 
 def planted(settings: Settings, options: Options, environ: Mapping[str, str]) -> float:
@@ -116,6 +117,7 @@ class Engine:
         )
         self.running[job] = start
         self.counters.requests += 1
+        self.counters.passes["prefill_none"] += 1
         self.counters.prompt += len(job.prompt)
         self.counters.cached += job.cached
         if preempted := hit(s.preemptions, job.number):
@@ -155,6 +157,10 @@ class Engine:
             following = self.waiting.popleft()
             self._start(following, max(due, following.arrived))
 
+    def captured(self, job: Job) -> bool:
+        """True while this job's batches fit a captured graph."""
+        return self.options.decode_graph and hit(self.settings.uncaptured, job.number) is None
+
     # every job on its own
 
     def _schedule(self, job: Job, index: int) -> None:
@@ -183,9 +189,10 @@ class Engine:
     def _count(self, job: Job, tokens: int, index: int) -> None:
         counters = self.counters
         counters.given += tokens
+        before, now = job.plan.chunks[index - 1].step if index else 0, job.plan.chunks[index].step
+        counters.passes["decode_cuda_graph" if self.captured(job) else "decode_none"] += now - before
         if job.plan.accepted:
-            before = job.plan.chunks[index - 1].step if index else 0
-            steps = job.plan.accepted[before : job.plan.chunks[index].step]
+            steps = job.plan.accepted[before:now]
             counters.drafts += len(steps)
             counters.draft_tokens += len(steps) * self.drafted
             counters.accepted += sum(steps) - len(steps)

@@ -11,7 +11,6 @@ from typing import Any
 
 from .dialect import ALL_REDUCE_OFF, NCCL_VERSION, Dialect, Reply, exposition
 from .engine import Engine, Job
-from .settings import hit
 from .tokens import decode
 from .wire import REASONS
 
@@ -180,31 +179,34 @@ class SGLang(Dialect):
         return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
 
     def _graph(self) -> bool:
-        """True while the running batch fits a captured graph."""
-        eager = any(hit(self.settings.uncaptured, job.number) is not None for job in self.engine.running)
-        return self.engine.options.decode_graph and not eager
+        return self.engine.options.decode_graph and all(self.engine.captured(job) for job in self.engine.running)
 
     def metrics(self) -> str:
         c, engine = self.engine.counters, self.engine
         label = f'engine_type="unified",model_name="{engine.options.served}",pp_rank="0",tp_rank="0"'
-        rows: list[tuple[str, str, float]] = [
-            ("num_running_reqs", "gauge", len(engine.running)),
-            ("num_queue_reqs", "gauge", self.waiting()),
-            ("num_used_tokens", "gauge", sum(len(job.prompt) for job in engine.running)),
-            ("token_usage", "gauge", 0),
-            ("gen_throughput", "gauge", round(self.rate(), 2)),
-            ("cache_hit_rate", "gauge", c.cached / c.prompt if c.prompt else 0),
-            ("is_cuda_graph", "gauge", self._graph()),
-            ("num_retracted_reqs", "gauge", c.preemptions),
-            ("prompt_tokens_total", "counter", c.prompt),
-            ("generation_tokens_total", "counter", c.generation),
-            ("cached_tokens_total", "counter", c.cached),
-            ("num_requests_total", "counter", c.requests),
+        rows: list[tuple[str, str, str, float]] = [
+            ("num_running_reqs", "gauge", label, len(engine.running)),
+            ("num_queue_reqs", "gauge", label, self.waiting()),
+            ("num_used_tokens", "gauge", label, sum(len(job.prompt) for job in engine.running)),
+            ("token_usage", "gauge", label, 0),
+            ("gen_throughput", "gauge", label, round(self.rate(), 2)),
+            ("cache_hit_rate", "gauge", label, c.cached / c.prompt if c.prompt else 0),
+            ("is_cuda_graph", "gauge", label, self._graph()),
+            ("num_retracted_reqs", "gauge", label, 0),
+            ("num_retracted_requests_total", "counter", label, c.preemptions),
+            ("spec_accept_length", "gauge", label, self.accept_length()),
+            ("spec_accept_rate", "gauge", label, self.accept_rate()),
+            ("prompt_tokens_total", "counter", label, c.prompt),
+            ("generation_tokens_total", "counter", label, c.generation),
+            ("num_requests_total", "counter", label, c.requests),
         ]
+        if c.cached:  # this counter is born with the first cached token
+            rows.append(("cached_tokens_total", "counter", f'{label},cache_source="device"', c.cached))
         if engine.accept:
-            rows.append(("spec_accept_length", "gauge", self.accept_length()))
-            rows.append(("spec_accept_rate", "gauge", self.accept_rate()))
-        return exposition([(f"sglang:{name}", kind, label, value) for name, kind, value in rows])
+            rows.append(("spec_verify_calls_total", "counter", label, c.drafts))
+        for mode, count in c.passes.items():
+            rows.append(("cuda_graph_passes_total", "counter", f'{label},mode="{mode}"', count))
+        return exposition([(f"sglang:{name}", kind, labels, value) for name, kind, labels, value in rows])
 
     def on_start(self, job: Job) -> None:
         new = len(job.prompt) - job.cached
