@@ -66,7 +66,7 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
         notes=tuple(
             f"inherited from the environment: {name}={MASK if is_secret(name) else masker(value)}"
             for name, value in sorted(inherited.items())
-            if name.startswith(TUNING) and name not in declared
+            if name.startswith(TUNING) and not name.endswith("_VERSION") and name not in declared
         ),
     )
 

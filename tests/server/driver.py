@@ -1,7 +1,7 @@
 """A pytest-like parent in a process of its own, to be killed: opens a pool, gets its servers, says so, waits.
 
-argv: one JSON object with ``folder``, ``configs`` (keywords of ``fakes.config``), ``settings``, ``inventory`` (a file),
-``fork`` (fork a child that outlives us and keeps our descriptors), ``close`` (close the pool when stdin ends).
+argv: one JSON object with ``folder``, ``configs`` (keywords of ``fakes.config``), ``settings``, ``command`` (of the
+engines), ``inventory`` (a file) or ``nvml``, ``fork`` (fork a child that outlives us and keeps our descriptors).
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.server.fakes import FileInventory, Pools, config
+from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf.server.gpus import Nvml
+from tests.server.fakes import ENGINES, FileInventory, Pools, config
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
     pools = Pools(Path(asked["folder"]))
-    inventory = FileInventory(Path(asked["inventory"])) if "inventory" in asked else None
-    pool = pools(inventory, **asked.get("settings", {}))
+    inventory = FileInventory(Path(asked["inventory"])) if "inventory" in asked else Nvml() if "nvml" in asked else None
+    engines = {n: EngineSettings(command=tuple(asked["command"])) for n in ENGINES} if "command" in asked else {}
+    pool = pools(inventory, engines=engines, **asked.get("settings", {}))
     servers = [pool.get(config(**c)) for c in asked["configs"]]
     if asked.get("fork") and os.fork() == 0:
         time.sleep(30)
