@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,21 +11,22 @@ import numpy as np
 from .levels import POWER, Design, quantile
 from .location import Array, Launch, launch_logs, log_location, squared_error, stack
 from .prior import Prior
-from .reference import HOST_SPREAD, Reference, Shift, reference, shift
-from .stability import MODES_APART, modes, too_spread
+from .reference import Shift, reference, shift
+from .stability import MODES_APART, disagree, modes, too_spread
 from .verdict import VERDICTS, Outcome, first_stage, last_stage
 
-#: More launches than this are never asked for.
-MOST_LAUNCHES = 60
+#: More stored launches than this are never asked for.
+MOST_LAUNCHES = 40
 
 
 class Gate:
     """Judges fresh launches of one metric against the stored ones (docs/concepts/how-the-gate-decides.md).
 
-    ``baseline_launches``: the accepted launches, oldest first. ``alpha``: probability that an unchanged test fails,
-    over both stages. ``min_effect``: the least relative loss that matters. ``max_regression``: the loss that must not
-    go unseen; the verdict says when the evidence is too thin for it. ``confirm_launches``: fresh launches that a
-    suspect is confirmed on. ``hosts`` names the host of each stored launch, ``host`` that of the fresh ones.
+    ``baseline_launches``: the accepted launches, each its repetitions or its value alone. ``alpha``: probability that
+    an unchanged test fails, over both stages. ``min_effect``: the least relative loss that matters.
+    ``max_regression``: the loss that must not go unseen; the outcome says when the evidence is too thin for it.
+    ``confirm_launches``: fresh launches that a suspect is confirmed on. ``hosts`` names the host of each stored
+    launch, ``host`` that of the fresh ones; without them hosts are taken to be alike.
 
     Raises ``ValueError`` for an empty baseline, values that are not positive and finite, or settings out of range.
     """
@@ -43,22 +45,16 @@ class Gate:
         host: str | None = None,
     ) -> None:
         _check(alpha, min_effect, confirm_launches, max_regression)
-        logs = [launch_logs(launch) for launch in baseline_launches]
-        if not logs:
-            raise ValueError("a gate needs at least one stored launch")
-        bad = [i for i, x in enumerate(logs) if x is None]
-        if bad:
-            raise ValueError(f"stored launch {bad[0] + 1} holds a value that is not positive and finite, or none")
         self.higher_is_better, self.alpha, self.min_effect = higher_is_better, alpha, min_effect
         self.prior = prior or Prior()
         self.max_regression, self.confirm_launches = max_regression, confirm_launches
-        self.hosts, self.host = hosts, host
+        self.other_host = host is not None and hosts is not None and host not in hosts
         self._sign = 1.0 if higher_is_better else -1.0
-        sound = [x for x in logs if x is not None]
-        self._stored = self._sign * np.array([float(log_location(x)) for x in sound])
-        self.wander = math.sqrt(float(np.median([float(squared_error(x)) for x in sound])))
-        self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
+        logs = _sound(baseline_launches)
+        self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
+        self.wander = math.sqrt(float(np.median([float(squared_error(x)) for x in logs])))
+        self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
     def k(self) -> int:
@@ -86,50 +82,43 @@ class Gate:
         return self._ref.own_df == 0
 
     @property
-    def other_host(self) -> bool:
-        """Whether the fresh side runs on a host that no stored launch ran on."""
-        return self.host is not None and self.hosts is not None and self.host not in self.hosts
-
-    @property
     def band(self) -> tuple[float, float]:
         """Limits of one fresh launch at the screen: suspect beyond the guarding one, improved beyond the other."""
-        return self._band(self._ref, 1, self._design(1).screen, self._design(1).confirm)
+        return self._screen_band(self._design(1))
 
     @property
     def mde(self) -> float:
-        """Smallest relative loss that both stages together see with 80 % power."""
+        """Smallest relative loss that both stages together fail with 80 % power, the spread being what it seems."""
         return self._mde(self._design(1))
 
-    def requiredstack(self, max_regression: float) -> int | None:
+    def required_launches(self, max_regression: float) -> int | None:
         """Stored launches needed to see a loss of ``max_regression`` with 80 % power, should the spread stay as it is.
 
         None when ``MOST_LAUNCHES`` would not do.
         """
-        for k in range(self.k, MOST_LAUNCHES + 1):
-            nu = self.nu + k - self.k
-            if self._mde(Design(1 / k, 1, self.confirm_launches, nu, self.alpha)) <= max_regression:
-                return k
-        return None
+        counts = range(self.k, max(MOST_LAUNCHES, self.k) + 1)
+        designs = [Design(1 / n, 1, self.confirm_launches, self.nu + n - self.k, self.alpha) for n in counts]
+        found = bisect_left(designs, True, key=lambda d: self._mde(d) <= max_regression)
+        return counts[found] if found < len(counts) else None
 
     def screen(self, values: Launch | Sequence[Launch]) -> Outcome:
         """Judge the session's first launch (or launches: a sequence of sequences) of this test."""
         logs = stack(values)
         if logs is None:
-            return self._invalid(0)
+            return self._invalid()
         design = self._design(logs.size)
         seen = shift(self._ref, self._sign * logs, pooled=False)
         verdict = VERDICTS[int(first_stage(seen, design, self._least))]
-        band = self._band(self._ref, logs.size, design.screen, design.confirm)
-        return self._outcome(verdict, logs, seen, band, design)
+        return self._outcome(verdict, logs, seen, self._screen_band(design), design)
 
     def confirm(self, launches: Sequence[Launch], *, screened: int = 1) -> Outcome:
         """Judge the fresh launches that a suspect was confirmed on, and only those.
 
-        ``screened`` is the number of launches that the screen saw.
+        ``screened`` is the number of launches that the screen saw. A flat sequence holds one value per launch.
         """
         logs = stack(launches, flat_is_one=False)
         if logs is None:
-            return self._invalid(len(launches))
+            return self._invalid()
         design = Design(float(self._ref.share), screened, logs.size, self.nu, self.alpha)
         return self._decide(logs, design.confirm, design)
 
@@ -137,69 +126,55 @@ class Gate:
         """Judge at one stage, where no confirmation is possible (a server that cannot be launched anew)."""
         logs = stack(launches)
         if logs is None:
-            return self._invalid(0)
-        design = self._design(logs.size)
-        return self._decide(logs, quantile(self.alpha, self.nu + logs.size - 1), design)
+            return self._invalid()
+        return self._decide(logs, quantile(self.alpha, self.nu + logs.size - 1), None)
 
-    def _decide(self, logs: Array, critical: float, design: Design) -> Outcome:
+    def _design(self, screened: int) -> Design:
+        return Design(float(self._ref.share), screened, self.confirm_launches, self.nu, self.alpha)
+
+    def _decide(self, logs: Array, critical: float, design: Design | None) -> Outcome:
         seen = shift(self._ref, self._sign * logs, pooled=True)
         verdict = VERDICTS[int(last_stage(seen, critical, self._least))]
         size = max(critical * float(seen.error), self._least)
         return self._outcome(verdict, logs, seen, self._limits(size, size), design)
 
-    def _design(self, screened: int) -> Design:
-        return Design(float(self._ref.share), screened, self.confirm_launches, self.nu, self.alpha)
-
-    def _band(self, ref: Reference, r: int, guard: float, improve: float) -> tuple[float, float]:
-        error = float(ref.spread * np.sqrt(ref.share + 1 / r))
-        return self._limits(max(guard * error, self._least), max(improve * error, self._least))
+    def _screen_band(self, design: Design) -> tuple[float, float]:
+        error = self.spread * math.sqrt(design.share + 1 / design.screened)
+        return self._limits(max(design.screen * error, self._least), max(design.confirm * error, self._least))
 
     def _limits(self, worse: float, better: float) -> tuple[float, float]:
-        ends = sorted((self._sign * -worse, self._sign * better))
-        return self.center * math.exp(ends[0]), self.center * math.exp(ends[1])
+        low, high = sorted((self._sign * -worse, self._sign * better))
+        return self.center * math.exp(low), self.center * math.exp(high)
 
     def _mde(self, design: Design) -> float:
-        errors = [self.spread * math.sqrt(design.share + 1 / r) for r in (design.screened, design.confirmed)]
-        criticals = (design.screen, design.confirm)
-        log = max(
-            max(c * e, self._least) + quantile(1 - POWER, design.nu) * e for c, e in zip(criticals, errors, strict=True)
-        )
+        error = self.spread * math.sqrt(design.share + 1 / design.confirmed)
+        floor = self._least + quantile(1 - POWER, design.nu) * error
+        return self._loss(max(design.detectable * self.spread, floor))
+
+    def _single_mde(self, launches: int) -> float:
+        nu = self.nu + launches - 1
+        error = self.spread * math.sqrt(float(self._ref.share) + 1 / launches)
+        limit = max(quantile(self.alpha, nu) * error, self._least)
+        return self._loss(limit + quantile(1 - POWER, nu) * error)
+
+    def _loss(self, log: float) -> float:
         return -math.expm1(-log) if self.higher_is_better else math.expm1(log)
 
-    def _invalid(self, launches: int) -> Outcome:
-        reason = "a launch holds a value that is not positive and finite, or none"
-        return Outcome(
-            "invalid", None, self.center, None, None, None, None, self.nu, launches, self.mde, None, (reason,)
-        )
+    def _invalid(self) -> Outcome:
+        reason = "a fresh launch holds a value that is not positive and finite, or none at all"
+        return Outcome("invalid", center=self.center, nu=self.nu, reasons=(reason,))
 
-    def _outcome(self, verdict: str, logs: Array, seen: Shift, band: tuple[float, float], design: Design) -> Outcome:
+    def _outcome(
+        self, verdict: str, logs: Array, seen: Shift, band: tuple[float, float], design: Design | None
+    ) -> Outcome:
         value = math.exp(float(np.mean(logs)))
-        reasons: list[str] = []
-        unstable = self._unstable()
-        mde = self._mde(design)
-        if unstable and verdict == "passed" and not (self.max_regression and mde <= self.max_regression):
+        mde = self._mde(design) if design else self._single_mde(logs.size)
+        thin = self.max_regression is not None and mde > self.max_regression
+        trusted = self.max_regression is not None and not thin
+        unstable = None if trusted else self._unstable(seen, logs)
+        if unstable and verdict == "passed":
             verdict = "inconclusive"
-            reasons.append(unstable)
-        required = None
-        if self.max_regression is not None and mde > self.max_regression:
-            required = self.requiredstack(self.max_regression)
-            wish = f"{required} stored launches would" if required else f"not even {MOST_LAUNCHES} launches would"
-            reasons.append(
-                f"underpowered: the smallest loss seen with 80 % power is {mde:.1%}, more than the "
-                f"{self.max_regression:.1%} asked for; {wish} mend it"
-            )
-        if self.prior_only:
-            reasons.append(f"prior-only: one launch stored, its spread is assumed ({self.prior.source} prior)")
-        if self.other_host:
-            reasons.append(
-                f"other host: no stored launch ran here, so hosts' own spread ({HOST_SPREAD:.1%}) widens the band; "
-                "record launches on this host to tighten it"
-            )
-        if self.wander > self.prior.s0:
-            reasons.append(
-                f"repetitions wander inside the stored launches: a launch's value is known to {self.wander:.1%} only, "
-                f"so the expected launch spread is raised from {self.prior.s0:.1%} to that"
-            )
+        required = self.required_launches(self.max_regression) if thin and self.max_regression else None
         return Outcome(
             verdict=verdict,
             value=value,
@@ -212,19 +187,57 @@ class Gate:
             launches=int(logs.size),
             mde=mde,
             required_launches=required,
-            reasons=tuple(reasons),
+            reasons=tuple(r for r in (unstable, *self._caveats(mde, thin, required)) if r),
         )
 
-    def _unstable(self) -> str | None:
-        """Why no band should be drawn around the stored launches, if so."""
-        expected = float(self._ref.prior_spread)
-        gap, size = (float(x) for x in modes(self._stored, self.prior.d0, expected))
+    def _unstable(self, seen: Shift, logs: Array) -> str | None:
+        """Why no band should be trusted, if so: a wide one would pass a loss unseen."""
+        usual = float(self._ref.prior_spread)
+        gap, size = (float(x) for x in modes(self._stored, self.prior.d0, usual))
         if size > MODES_APART and gap > self._least:
             return f"stored launches fall into two groups {math.expm1(gap):.1%} apart"
         own = math.sqrt(float(self._ref.own_squares) / max(self._ref.own_df, 1))
         if bool(too_spread(self._ref, self.prior.d0)) and own > self._least:
-            return f"stored launches spread by {own:.1%}, where {expected:.1%} is usual"
+            return f"stored launches spread by {own:.1%}, where {usual:.1%} is usual"
+        fresh = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
+        if fresh > self._least and bool(disagree(self._ref, logs)):
+            return f"fresh launches spread by {fresh:.1%}, where {self.spread:.1%} is usual"
         return None
+
+    def _caveats(self, mde: float, thin: bool, required: int | None) -> list[str]:
+        """What a reader must know to weigh the verdict."""
+        said = []
+        if thin:
+            cure = f"{required} stored launches would see it" if required else f"{MOST_LAUNCHES} would not do either"
+            said.append(
+                f"underpowered: {self.k} stored launches see a loss of {mde:.1%} (80 % power), "
+                f"not the {self.max_regression:.1%} asked for; {cure}"
+            )
+        if self.prior_only:
+            said.append(
+                f"prior-only: the spread between launches is assumed ({self.prior.s0:.1%}, {self.prior.source})"
+            )
+        if self.other_host:
+            said.append(
+                "other host: no stored launch ran on this one, so the band allows for the spread between hosts; "
+                "launches recorded here would tighten it"
+            )
+        if self.wander > self.prior.s0:
+            said.append(
+                f"repetitions wander: a stored launch pins its own value down to {self.wander:.1%} only, "
+                f"so launches are expected to spread by that instead of {self.prior.s0:.1%}"
+            )
+        return said
+
+
+def _sound(launches: Sequence[Launch]) -> list[Array]:
+    logs = [launch_logs(launch) for launch in launches]
+    if not logs:
+        raise ValueError("a gate needs at least one stored launch")
+    for number, values in enumerate(logs, 1):
+        if values is None:
+            raise ValueError(f"stored launch {number} holds a value that is not positive and finite, or none at all")
+    return [x for x in logs if x is not None]
 
 
 def _check(alpha: float, min_effect: float, confirm_launches: int, max_regression: float | None) -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, roots_genlaguerre, stdtrit
+from scipy.special import ndtr, roots_jacobi, stdtrit
 from scipy.stats import chi2
 from scipy.stats import t as student
 
@@ -76,6 +76,11 @@ class Design:
         return self.nu + self.confirmed - 1
 
     @property
+    def detectable(self) -> float:
+        """Loss, in standard deviations between launches, that both stages together fail with probability ``POWER``."""
+        return _detectable(self)
+
+    @property
     def confirm_level(self) -> float:
         """Nominal level of the second stage alone."""
         return float(student.sf(self.confirm, self.confirm_nu))
@@ -84,50 +89,76 @@ class Design:
 def failing(design: Design, confirm: float, drop: float = 0.0) -> float:
     """Probability that both stages together fail a test whose launches dropped by ``drop`` standard deviations.
 
-    With ``u^2 = chi2_nu / nu`` the launch variance over its true value, the two mean differences are bivariate normal
-    with correlation ``share / sqrt((share + 1/screened)(share + 1/confirmed))``; the second stage adds the spread of
-    its own launches, an independent ``chi2_(confirmed-1)``. Gauss quadrature over the three, smooth in every
-    argument; agrees with scipy's ``multivariate_t`` where that applies (no spread added).
+    The two mean differences are bivariate normal with correlation
+    ``share / sqrt((share + 1/screened)(share + 1/confirmed))``. The second stage's variance estimate ``v`` (a
+    chi-square with ``confirm_nu``) holds the first one's as a fraction, an independent Beta(nu/2, (confirmed-1)/2).
+    Gauss quadrature over ``v``, that fraction and the first difference; with ``confirmed = 1`` this is scipy's
+    bivariate ``multivariate_t``.
     """
-    v, wv = _chi2_nodes(design.nu)
-    b, wb = _gamma_nodes(design.confirmed - 1)
+    v, wv = _chi2_nodes(design.confirm_nu)
+    root, wp = _beta_nodes(design.nu, design.confirmed - 1)
     first = design.share + 1 / design.screened
     second = design.share + 1 / design.confirmed
     rho = design.share / np.sqrt(first * second)
     d1, d2 = drop / np.sqrt(first), drop / np.sqrt(second)
-    u = np.sqrt(v / design.nu)
+    u = np.sqrt(v[:, None] / design.nu) * root
     low = design.screen * u - d1
     high = np.minimum(design.fast * u - d1, np.maximum(low, 0.0) + 9.0)
-    x, w = np.polynomial.legendre.leggauss(24)
-    half = np.maximum(high - low, 0.0)[:, None] / 2
-    z = low[:, None] + half * (x + 1)
-    wz = wv[:, None] * half * w * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    limit = confirm * np.sqrt((v[:, None] + b) / design.confirm_nu)
-    beyond = ndtr(((d2 + rho * z)[:, :, None] - limit[:, None, :]) / np.sqrt(1 - rho**2)) @ wb
-    at_once = np.sum(wv * ndtr(d1 - design.fast * u))
+    x, w = _legendre(24)
+    half = np.maximum(high - low, 0.0)[:, :, None] / 2
+    z = low[:, :, None] + half * (x + 1)
+    weight = (wv[:, None] * wp)[:, :, None]
+    wz = weight * half * w * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    limit = confirm * np.sqrt(v / design.confirm_nu)
+    beyond = ndtr((d2 + rho * z - limit[:, None, None]) / np.sqrt(1 - rho**2))
+    at_once = np.sum(weight[:, :, 0] * ndtr(d1 - design.fast * u))
     return float(np.sum(wz * beyond) + at_once)
 
 
 @lru_cache(maxsize=4096)
 def _confirm(design: Design) -> float:
-    """The second stage's critical t: ``failing(design, t) == alpha``. Cached: pure, and the same for many tests."""
-    top = max(quantile(design.alpha * 1e-3, design.confirm_nu), 1.0)
-    return float(brentq(lambda t: failing(design, t) - design.alpha, -10.0, top, xtol=1e-7))
+    """The second stage's critical t: ``failing(design, t) == alpha``. Cached: pure, and the same for many tests.
+
+    Its level lies between ``(1 - FAST_SHARE) alpha`` (all of the rest) and ``alpha / screen_level`` (the stages are
+    positively dependent).
+    """
+    low = quantile(design.alpha / design.screen_level, design.confirm_nu)
+    high = quantile(design.alpha * (1 - FAST_SHARE), design.confirm_nu)
+    return float(brentq(lambda t: failing(design, t) - design.alpha, low, high, rtol=1e-6))
+
+
+@lru_cache(maxsize=4096)
+def _detectable(design: Design) -> float:
+    return float(brentq(lambda d: failing(design, design.confirm, d) - POWER, 0.0, _reach(design), rtol=1e-4))
+
+
+def _reach(design: Design) -> float:
+    """A loss that is all but certain to fail."""
+    limit = max(design.screen * np.sqrt(design.share + 1 / design.screened), 1.0)
+    limit = max(limit, design.confirm * np.sqrt(design.share + 1 / design.confirmed))
+    return float(3 * limit + 3)
 
 
 @lru_cache(maxsize=256)
 def _chi2_nodes(nu: float) -> tuple[Array, Array]:
     """Gauss-Legendre nodes in ``log v`` and weights for a chi-square with ``nu`` degrees of freedom."""
-    x, w = np.polynomial.legendre.leggauss(40)
+    x, w = _legendre(40)
     low, high = np.log(chi2.ppf(1e-12, nu)), np.log(chi2.isf(1e-12, nu))
     v = np.exp(low + (high - low) * (x + 1) / 2)
     return v, w * (high - low) / 2 * chi2.pdf(v, nu) * v
 
 
-@lru_cache(maxsize=64)
-def _gamma_nodes(df: int) -> tuple[Array, Array]:
-    """Gauss-Laguerre nodes and weights for a chi-square with ``df`` degrees of freedom; a point mass at 0 for none."""
-    if df == 0:
-        return np.zeros(1), np.ones(1)
-    b, w = roots_genlaguerre(12, df / 2 - 1)
-    return 2 * b, w / np.sum(w)
+@lru_cache(maxsize=256)
+def _beta_nodes(nu: float, added: int) -> tuple[Array, Array]:
+    """Gauss-Jacobi nodes for the root of a Beta(nu/2, added/2) and weights; all mass at 1 when nothing is added."""
+    if added == 0:
+        return np.ones(1), np.ones(1)
+    x, w = roots_jacobi(24, added / 2 - 1, nu - 1)
+    root = (x + 1) / 2
+    w = w * (1 + root) ** (added / 2 - 1)
+    return root, w / np.sum(w)
+
+
+@lru_cache(maxsize=8)
+def _legendre(n: int) -> tuple[Array, Array]:
+    return np.polynomial.legendre.leggauss(n)

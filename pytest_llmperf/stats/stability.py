@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import f as fisher
+from scipy.special import fdtri
 
 from .location import Array
 from .reference import Reference
 
 #: Share of series, their spread drawn from the prior, that are called too spread although nothing is wrong.
 UNSTABLE_LEVEL = 0.01
+#: The same for fresh launches that disagree with each other more than the stored ones do.
+DISAGREE_LEVEL = 0.001
 #: Gap between two groups, in standard deviations within them, that makes two modes of them.
-MODES_APART = 6.0
+MODES_APART = 4.0
 
 
 def too_spread(ref: Reference, d0: float) -> npt.NDArray[np.bool_]:
@@ -20,7 +22,7 @@ def too_spread(ref: Reference, d0: float) -> npt.NDArray[np.bool_]:
     if ref.own_df < 1 or d0 <= 0:
         return np.zeros(np.shape(ref.center), dtype=np.bool_)
     ratio = ref.own_squares / ref.own_df / ref.prior_spread**2
-    return np.asarray(ratio > fisher.isf(UNSTABLE_LEVEL, ref.own_df, d0))
+    return np.asarray(ratio > fdtri(ref.own_df, d0, 1 - UNSTABLE_LEVEL))
 
 
 def modes(logs: Array, d0: float, s0: float) -> tuple[Array, Array]:
@@ -39,3 +41,9 @@ def modes(logs: Array, d0: float, s0: float) -> tuple[Array, Array]:
         ratio = here / np.sqrt(np.maximum((d0 * s0**2 + within) / (d0 + k - 2), 1e-16))
         gap, size = np.where(ratio > size, here, gap), np.maximum(ratio, size)
     return gap, size
+
+
+def disagree(ref: Reference, fresh: Array) -> npt.NDArray[np.bool_]:
+    """Whether fresh launches, shape ``(..., r)`` with r > 1, spread far more than the reference allows (F test)."""
+    variance = np.var(fresh, axis=-1, ddof=1)
+    return np.asarray(variance / ref.spread**2 > fdtri(fresh.shape[-1] - 1, ref.nu, 1 - DISAGREE_LEVEL))

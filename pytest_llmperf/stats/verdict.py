@@ -28,15 +28,15 @@ class Outcome:
     """
 
     verdict: str
-    value: float | None
-    center: float
-    band: tuple[float, float] | None
-    change: float | None
-    p: float | None
-    t: float | None
-    nu: float
-    launches: int
-    mde: float
+    value: float | None = None
+    center: float | None = None
+    band: tuple[float, float] | None = None
+    change: float | None = None
+    p: float | None = None
+    t: float | None = None
+    nu: float | None = None
+    launches: int = 0
+    mde: float | None = None
     required_launches: int | None = None
     reasons: tuple[str, ...] = ()
 
