@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,9 @@ from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts, TokenPromp
 from pytest_llmperf.measure.raw import RawSender
 from pytest_llmperf.measure.tokenizer import Tokenizer, ordinary_ids
 from pytest_llmperf.measure.wire import Read, Recording, connect, exchange, hold_stamps, stamped
+
+#: Between connecting and the start of the clock: the server accepts meanwhile, so that no request pays for it.
+_ACCEPT_S = 0.002
 
 
 class Asker:
@@ -88,28 +92,23 @@ class Asker:
             output_tokens=work.output_tokens,
         )
 
-    def ask(self, role: str, index: int) -> Outcome:
+    def ask(self, call: Call) -> Outcome:
         """Play one request to its end. Raises ``ServerDiedError`` when the server is gone; any other failure is in
         the outcome. No socket stays open, whatever ends this."""
-        if self._raw is not None:
-            outcome = self._raw.send(self.call(role, index), self.connection.model)
-        else:
-            outcome = self._ask_socket(role, index)
+        model = self.connection.model
+        outcome = self._raw.send(call, model) if self._raw is not None else finish(call, self._exchange(call), model)
         if outcome.problems:
             self.connection.check()
         return outcome
 
-    def _ask_socket(self, role: str, index: int) -> Outcome:
+    def _exchange(self, call: Call) -> Recording:
         try:
-            # connected before openai builds the request, so the server has long accepted when the clock starts
-            sock = connect(self.target, self.limits.connect_s)
+            line = connect(self.target, self.limits.connect_s)
         except OSError as error:
-            failed = Recording(0, (), (0, 0), error=f"cannot connect: {error.strerror or error}")
-            return finish(self.call(role, index), failed, self.connection.model)
-        with sock:
-            call = self.call(role, index)
-            recording = exchange(sock, call.payload, self._silent)
-        return finish(call, recording, self.connection.model)
+            return Recording(0, (), (0, 0), error=f"cannot connect: {error.strerror or error}")
+        with line:
+            time.sleep(_ACCEPT_S)
+            return exchange(line, call.payload, self._silent)
 
     def _silent(self, seconds: float, reads: list[Read]) -> str | None:
         """Why a silent stream ends now: it was complete (``""``), it timed out, or (raised) the server died."""
@@ -123,11 +122,11 @@ class Asker:
         """The first request of all, which learns what the server adds to a text prompt (BOS, chat template) and
         whether usage is wanted in every chunk. Returns the outcomes that count: a prompt of the wrong length is the
         lesson, not a failure."""
-        outcome = self.ask("warmup", 0)
+        outcome = self.ask(self.call("warmup", 0))
         told = outcome.answer.prompt_tokens
         if isinstance(self._prompts, TextPrompts) and told is not None and told != outcome.call.prompt_tokens:
             self._prompts = replace(self._prompts, overhead=max(told - outcome.call.prompt_tokens, 0))
-            outcome = self.ask("warmup", 1)
+            outcome = self.ask(self.call("warmup", 1))
         self.learn(outcome)
         return [outcome]
 

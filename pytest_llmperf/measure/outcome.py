@@ -47,15 +47,17 @@ def conclude(call: Call, sent_ns: int, response: Response, error: str | None, mo
     if not problems or response.status == 200:
         answer = read_answer(split_events(response.pieces))
         problems = [answer.problem] if answer.problem else problems or _unlike(call, answer, model)
-    at = [chunk.at_ns for chunk in answer.chunks]
+    times = None if problems else timing(answer, sent_ns)
+    if times is not None and len(times.at) < 2 and times.total > 1:
+        problems = [f"all {times.total:.0f} tokens came at once: the server did not stream"]
     return Outcome(
         call=call,
         sent_ns=sent_ns,
         answer=answer,
-        timing=None if problems else timing(answer, sent_ns),
+        timing=None if problems else times,
         problems=tuple(problems),
         delays_ns=tuple(c.delay_ns for c in answer.chunks if c.delay_ns is not None),
-        merged=len(at) - len(set(at)),
+        merged=len(answer.chunks) - len(times.at) if times is not None else 0,
     )
 
 
@@ -94,8 +96,6 @@ def _unlike(call: Call, answer: Answer, model: str) -> list[str]:
         out.append("no chunk had any content")
     elif total and m > total:
         out.append(f"{m} chunks with content for {total} tokens: a chunk's time is not a token's time")
-    elif m == 1 and total > 1:
-        out.append(f"all {total} tokens came in one chunk: the server did not stream")
     return out
 
 

@@ -25,6 +25,7 @@ FALLBACK_IDS = range(300, 1000)
 #: How many leading tokens must be new, and how often a new beginning is tried before settling for more of them.
 _LADDER = ((1, 64), (2, 256), (4, 256))
 _FITS = 16
+_CUTS = 12
 
 #: Common words: most are one token with a leading space in most vocabularies.
 _TEXT = """
@@ -130,17 +131,15 @@ class TextPrompts:
         )
 
     def _fit(self, words: list[str], wanted: int) -> str | None:
-        """The longest cut of the text that has ``wanted`` tokens, or None (words merge differently at the cut)."""
+        """A cut of the text that has ``wanted`` tokens, found by cutting in proportion; None when it is jumped over."""
         assert self.count is not None
         text = " ".join(words)
-        if self.count(text) == wanted:
-            return text
-        low, high = 0, len(text)  # invariant: text[:low] is short enough, text[:high] may be too long
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.count(text[:middle].rstrip()) <= wanted:
-                low = middle
-            else:
-                high = middle - 1
-        cut = text[:low].rstrip()
-        return cut if self.count(cut) == wanted else None
+        size = len(text)
+        for _ in range(_CUTS):
+            cut = text[:size].rstrip()
+            away = self.count(cut) - wanted
+            if away == 0:
+                return cut
+            step = round(away * size / (wanted + away))
+            size = min(max(size - (step or (1 if away > 0 else -1)), 1), len(text))
+        return None

@@ -9,6 +9,7 @@ import numpy as np
 
 from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.measure.asker import Asker
+from pytest_llmperf.measure.compiler import Call
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
 from pytest_llmperf.measure.guards import client_guard, delay_guard, drift_guard
@@ -48,8 +49,10 @@ def stream(
         bad = [o for o in warm if o.problems]
         if bad:
             return failed(connection, workload, warmup, bad)
+        most = max(workload.repetitions, workload.max_repetitions) if workload.precision > 0 else workload.repetitions
+        calls = [asker.call("measured", i) for i in range(most)]
         with quiet(), Watch(connection, limits, gpus) as watch:
-            outcomes, counters = _repeat(asker, watch.counters)
+            outcomes, counters = _repeat(asker, calls, watch.counters)
         return _conclude(asker, warmup, watch, outcomes, counters)
 
 
@@ -61,7 +64,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     outcomes: list[Outcome] = []
     steady = False
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
-        outcomes += [asker.ask("warmup", len(outcomes) + 1)] if outcomes else asker.calibrate()
+        outcomes += [asker.ask(asker.call("warmup", len(outcomes) + 1))] if outcomes else asker.calibrate()
         times = outcomes[-1].timing
         if times is None:
             break
@@ -74,8 +77,8 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     return Warmup(len(outcomes), seconds, steady, tuple(decode)), outcomes
 
 
-def _repeat(asker: Asker, before: Counters | None) -> tuple[list[Outcome], list[Counters]]:
-    """At least ``repetitions`` requests, then more until the mean is known to ``precision``; stops at a failure.
+def _repeat(asker: Asker, calls: Sequence[Call], before: Counters | None) -> tuple[list[Outcome], list[Counters]]:
+    """At least ``repetitions`` of the calls, then more until the mean is known to ``precision``; stops at a failure.
 
     Also what the engine counted during each, when it speculates.
     """
@@ -84,9 +87,8 @@ def _repeat(asker: Asker, before: Counters | None) -> tuple[list[Outcome], list[
     counted: list[Counters] = []
     rates: list[float] = []
     speculates = before is not None and bool(before.drafts or before.acceptance_length)
-    most = max(work.repetitions, work.max_repetitions) if work.precision > 0 else work.repetitions
-    while len(outcomes) < most:
-        outcome = asker.ask("measured", len(outcomes))
+    for call in calls:
+        outcome = asker.ask(call)
         outcomes.append(outcome)
         if outcome.timing is None:
             break

@@ -11,7 +11,6 @@ import itertools
 import os
 import selectors
 import socket
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pytest_llmperf.measure.body import parse_http
 from pytest_llmperf.measure.compiler import Call
 from pytest_llmperf.measure.limits import Limits
+from pytest_llmperf.measure.tls import Tls
 from pytest_llmperf.measure.wire import (
     ANCILLARY_SIZE,
     LAST_CHUNK,
@@ -38,14 +38,15 @@ _TICK_NS = int(TICK_S * 1e9)
 
 @dataclass(eq=False)
 class _Flight:
-    """One request under way. ``last_ns``: when something last happened to it; ``shaking``: TLS is being set up."""
+    """One request under way. ``last_ns``: when something last happened to it; ``tls`` until ``shaking`` is set up."""
 
     call: Call
     sock: socket.socket
-    unsent: bytes
+    tls: Tls | None
     last_ns: int
     due_ns: int | None
     shaking: bool
+    unsent: bytes = b""
     sent_ns: int = 0
     offset: int = 0
     reads: list[Read] = field(default_factory=list)
@@ -121,11 +122,11 @@ class Swarm:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(address)
-        if self._tls is not None:
-            sock = self._tls.wrap_socket(sock, server_hostname=self._name, do_handshake_on_connect=False)
-        else:
-            kernel_stamps(sock)
-        flight = _Flight(call, sock, call.payload, time.monotonic_ns(), due_ns, self._tls is not None)
+        kernel_stamps(sock)
+        tls = Tls(self._tls, self._name) if self._tls is not None else None
+        flight = _Flight(call, sock, tls, time.monotonic_ns(), due_ns, shaking=tls is not None)
+        if tls is not None:
+            _, flight.unsent = tls.shake()
         self._flights.add(flight)
         self._selector.register(sock, selectors.EVENT_WRITE, flight)
         if code not in (0, errno.EINPROGRESS):
@@ -134,53 +135,42 @@ class Swarm:
     def _advance(self, flight: _Flight) -> None:
         """A socket is ready: take one step."""
         try:
-            if flight.shaking:
-                self._shake(flight)
-            elif flight.unsent:
+            if flight.unsent or not (flight.sent_ns or flight.shaking):
                 self._send(flight)
-            elif isinstance(flight.sock, ssl.SSLSocket):
-                self._read_tls(flight)
-            else:
-                data, ancillary, _, _ = flight.sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
-                flight.last_ns = now = time.monotonic_ns()
-                flight.reads.append((now, ancillary, data))
-                if not data or data.endswith(LAST_CHUNK):
-                    self._end(flight, None)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            data, ancillary, _, _ = flight.sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
+            flight.last_ns = now = time.monotonic_ns()
+            if flight.shaking:
+                self._shake(flight, data)
+                return
+            if flight.tls is not None and data and not (data := flight.tls.decrypt(data)):
+                return  # part of a record
+            flight.reads.append((now, ancillary, data))
+            if not data or data.endswith(LAST_CHUNK):
+                self._end(flight, None)
+        except BlockingIOError:
             return
         except OSError as error:
             self._end(flight, error.strerror or str(error))
 
-    def _shake(self, flight: _Flight) -> None:
-        assert isinstance(flight.sock, ssl.SSLSocket)
-        try:
-            flight.sock.do_handshake()
-        except ssl.SSLWantReadError:
-            self._selector.modify(flight.sock, selectors.EVENT_READ, flight)
-            return
-        flight.shaking = False
-        self._selector.modify(flight.sock, selectors.EVENT_WRITE, flight)
+    def _shake(self, flight: _Flight, data: bytes) -> None:
+        assert flight.tls is not None
+        if not data:
+            raise ConnectionError("the server hung up during the TLS handshake")
+        done, flight.unsent = flight.tls.shake(data)
+        flight.shaking = not done
+        if done or flight.unsent:
+            self._selector.modify(flight.sock, selectors.EVENT_WRITE, flight)
 
     def _send(self, flight: _Flight) -> None:
-        if not flight.sent_ns:
-            code = flight.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if code:
-                self._end(flight, f"cannot connect: {os.strerror(code)}")
-                return
+        """Send what is left; the request itself once the line is up."""
+        if not flight.unsent:
+            flight.unsent = flight.call.payload if flight.tls is None else flight.tls.encrypt(flight.call.payload)
             flight.offset = clock_offset()
             flight.sent_ns = flight.last_ns = time.monotonic_ns()
         flight.unsent = flight.unsent[flight.sock.send(flight.unsent) :]
-        if not flight.unsent:
+        if not flight.unsent and (flight.sent_ns or flight.shaking):
             self._selector.modify(flight.sock, selectors.EVENT_READ, flight)
-
-    def _read_tls(self, flight: _Flight) -> None:
-        """TLS may hold back whole records: read until it asks for more."""
-        while flight in self._flights:
-            data = flight.sock.recv(READ_SIZE)
-            flight.last_ns = now = time.monotonic_ns()
-            flight.reads.append((now, [], data))
-            if not data or data.endswith(LAST_CHUNK):
-                self._end(flight, None)
 
     def _end(self, flight: _Flight, error: str | None) -> None:
         ended = time.monotonic_ns()

@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Timing:
-    """One valid request. ``at`` (m,): arrival of each chunk in ms after the request was sent; ``tokens`` (m,): tokens
-    in each, whole numbers when known, an even share otherwise. ``exact`` says that n_1 is known."""
+    """One valid request. ``at`` (m,): arrivals in ms after the request was sent, ascending; ``tokens`` (m,): tokens in
+    each, whole numbers when known, an even share otherwise. ``exact`` says that n_1 is known."""
 
     at: Floats
     tokens: Floats
@@ -76,7 +76,8 @@ def weighted_percentiles(values: Floats, weights: Floats, percents: Sequence[flo
 def timing(answer: Answer, sent_ns: int) -> Timing:
     """Times of an answer whose usage is known. Raises ``ValueError`` when it has no chunk or no usage.
 
-    Without usage in every chunk, n_1 = ceil(N/m) and the rest is spread evenly over the other chunks.
+    Without usage in every chunk, n_1 = ceil(N/m) and the rest is spread evenly over the other chunks. Chunks that
+    arrived together (one segment) are one arrival of all their tokens.
     """
     total, m = answer.completion_tokens, len(answer.chunks)
     if not total or not m:
@@ -84,7 +85,9 @@ def timing(answer: Answer, sent_ns: int) -> Timing:
     at = np.array([chunk.at_ns - sent_ns for chunk in answer.chunks], dtype=float) / 1e6
     known = [chunk.tokens for chunk in answer.chunks if chunk.tokens is not None]
     if len(known) == m:
-        return Timing(at, np.array(known, dtype=float), True)
-    first = math.ceil(total / m)
-    rest = (total - first) / (m - 1) if m > 1 else 0.0
-    return Timing(at, np.array([first, *[rest] * (m - 1)], dtype=float), m == total)
+        tokens = np.array(known, dtype=float)
+    else:
+        first = math.ceil(total / m)
+        tokens = np.array([first, *[(total - first) / max(m - 1, 1)] * (m - 1)], dtype=float)
+    starts = np.flatnonzero(np.diff(at, prepend=-math.inf) > 0)
+    return Timing(at[starts], np.add.reduceat(tokens, starts), len(known) == m or m == total)

@@ -2,7 +2,8 @@
 
 On Linux the kernel stamps each segment as it arrives (``SO_TIMESTAMPNS``), so that a reader that wakes up late still
 knows when the bytes came. A read that spans segments gets the stamp of its last one only, so reads are cut at the
-boundaries of HTTP chunks: a server writes one for each event.
+boundaries of HTTP chunks: a server writes one for each event. (The kernel may itself join segments that wait for a
+reader more than a gap late; the guard on the client's delay watches for that.)
 
 Stamps are nanoseconds on CLOCK_MONOTONIC; kernel stamps are wall clock and are moved over by the offset sampled before
 and after the request.
@@ -17,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from pytest_llmperf.measure.tls import Tls, shake_hands
 
 #: A chunked body ends like this, in a read of its own or not; no event of JSON does.
 LAST_CHUNK = b"0\r\n\r\n"
@@ -34,7 +37,7 @@ _CLOCK_STEP_NS = 50_000
 
 Ancillary = list[tuple[int, int, bytes]]
 Read = tuple[int, Ancillary, bytes]
-"""User stamp (ns), ancillary data, bytes; empty bytes are the end of the stream."""
+"""User stamp (ns), ancillary data, bytes (decrypted). The last one is empty when the server hung up."""
 
 
 @dataclass(frozen=True)
@@ -91,24 +94,37 @@ def kernel_stamps(sock: socket.socket) -> bool:
     return True
 
 
-def connect(target: Target, timeout: float) -> socket.socket:
-    """A connected socket (TLS done) whose reads block for at most ``TICK_S``. Raises ``OSError``."""
+@dataclass(frozen=True)
+class Line:
+    """A connected socket, whose reads block for at most ``TICK_S``; ``kernel``: what arrives is stamped there."""
+
+    sock: socket.socket
+    tls: Tls | None
+    kernel: bool
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.sock.close()
+
+
+def connect(target: Target, timeout: float) -> Line:
+    """Connect, TLS included. Raises ``OSError``."""
     sock = socket.create_connection((target.host, target.port), timeout)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if target.tls is not None:
-            sock = target.tls.wrap_socket(sock, server_hostname=target.host)
-            sock.settimeout(TICK_S)
-        else:
-            kernel_stamps(sock)
-            # a blocking socket with a kernel timeout: Python's own would cost a poll() for every read
-            sock.settimeout(None)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(TICK_S), 0))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(timeout), 0))
+        tls = Tls(target.tls, target.host) if target.tls is not None else None
+        if tls is not None:
+            shake_hands(sock, tls)
+        # a blocking socket with a kernel timeout: Python's own would cost a poll() for every read
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(TICK_S), 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(timeout), 0))
+        return Line(sock, tls, kernel_stamps(sock))
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
 def hold_stamps() -> socket.socket:
@@ -131,21 +147,21 @@ class _GaveUpError(Exception):
 class _Tape:
     """The reads of one response as they come."""
 
-    def __init__(self, sock: socket.socket, silent: Silent) -> None:
-        self._sock, self._silent = sock, silent
+    def __init__(self, line: Line, silent: Silent) -> None:
+        self._sock, self._tls, self._kernel, self._silent = line.sock, line.tls, line.kernel, silent
         self._last = time.monotonic_ns()
         self.reads: list[Read] = []
 
     def play(self) -> None:
-        """Read to the end of the body (chunked) or of the connection."""
-        if isinstance(self._sock, ssl.SSLSocket):
-            while (data := self._keep_tls()) and not data.endswith(LAST_CHUNK):
-                pass
-        elif self._head():
+        """Read to the end of the body (chunked) or of the connection.
+
+        Reads are cut only where the kernel stamps: events that came together must keep one stamp.
+        """
+        if self._kernel and self._tls is None and self._head():
             while self._chunk():
                 pass
-        else:
-            while self._keep(READ_SIZE):
+        elif not (self.reads and not self.reads[-1][2]):
+            while self._keep(READ_SIZE) and not self.reads[-1][2].endswith(LAST_CHUNK):
                 pass
 
     def _head(self) -> bool:
@@ -206,13 +222,10 @@ class _Tape:
             self._append(ancillary, before + data)
             return len(data)
 
-    def _keep_tls(self) -> bytes:
-        data = self._take(READ_SIZE)
-        self._append([], data)
-        return data
-
     def _append(self, ancillary: Ancillary, data: bytes) -> None:
         self._last = now = time.monotonic_ns()
+        if self._tls is not None and data and not (data := self._tls.decrypt(data)):
+            return  # part of a record
         self.reads.append((now, ancillary, data))
 
     def _wait_on(self) -> None:
@@ -221,18 +234,20 @@ class _Tape:
             raise _GaveUpError(verdict)
 
 
-def exchange(sock: socket.socket, payload: bytes, silent: Silent) -> Recording:
+def exchange(line: Line, payload: bytes, silent: Silent) -> Recording:
     """Send ``payload`` and read one response.
 
-    The socket stays open: closing it is the caller's, who also closes it when this raises (``KeyboardInterrupt``, or
+    The line stays open: closing it is the caller's, who also closes it when this raises (``KeyboardInterrupt``, or
     what ``silent`` raises).
     """
     error: str | None = None
-    tape = _Tape(sock, silent)
+    tape = _Tape(line, silent)
+    if line.tls is not None:
+        payload = line.tls.encrypt(payload)
     before = clock_offset()
     sent = time.monotonic_ns()
     try:
-        sock.sendall(payload)
+        line.sock.sendall(payload)
         tape.play()
     except _GaveUpError as gave_up:
         error = str(gave_up) or None

@@ -27,6 +27,7 @@ SHAPES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"chat": True},
     ),
     "text that retokenises shorter": ("vllm", {"TOKEN_TEXT": "a"}, {}),
+    "eight events in a segment": ("vllm", {"EVENTS_PER_SEGMENT": 8}, {}),
     "tokens without text": ("vllm", {"BLANK_EVERY": 3}, {}),
     "stalls": ("vllm", {"STALL": "60:10"}, {}),
     "one event over several reads": ("vllm", {"SPLIT_EVENTS": 3}, {}),

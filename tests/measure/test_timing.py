@@ -1,0 +1,66 @@
+"""Metric definitions on hand-made answers, against the wrong readings that they must not give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.measure.answer import Answer, Chunk
+from pytest_llmperf.measure.timing import timing, weighted_percentiles
+
+MS = 1_000_000
+
+
+def answer(at_ms: list[float], total: int, tokens: list[int] | None = None) -> Answer:
+    counts: list[int | None] = [*tokens] if tokens else [None] * len(at_ms)
+    chunks = tuple(Chunk(int(at * MS), n) for at, n in zip(at_ms, counts, strict=True))
+    return Answer(chunks, completion_tokens=total)
+
+
+def test_one_token_a_chunk() -> None:
+    times = timing(answer([100, 110, 120, 130], 4), 50 * MS)
+    assert (times.ttft_ms, times.e2e_ms, times.decode_tok_s, times.exact) == (50, 80, 100, True)
+    assert times.itl_ms(50, 99) == (10, 10)
+
+
+def test_several_tokens_a_chunk_spread_their_gap() -> None:
+    times = timing(answer([40, 80, 120], 12), 0)
+    assert times.decode_tok_s == pytest.approx(100)  # not 11 / 80 ms
+    assert times.itl_ms(50) == (10,)  # not 40
+    assert not times.exact
+
+
+def test_known_tokens_are_used_as_they_are() -> None:
+    times = timing(answer([10, 50, 60], 6, [1, 4, 1]), 0)
+    assert times.decode_tok_s == pytest.approx(100)
+    assert times.exact
+
+
+def test_unknown_first_chunk_takes_the_ceiling() -> None:
+    times = timing(answer([0, 10, 20, 30], 10), 0)
+    assert times.tokens[0] == 3
+    assert times.decode_tok_s == pytest.approx(7 / 0.030)
+
+
+def test_events_of_one_segment_are_one_arrival() -> None:
+    times = timing(answer([80] * 8 + [160] * 8 + [240] * 8, 24), 0)
+    assert times.decode_tok_s == pytest.approx(100)  # not 23 / 160 ms
+    assert times.itl_ms(50) == (10,)  # not 0
+
+
+def test_a_stall_shows_in_the_99th_percentile() -> None:
+    at = np.cumsum(([10.0] * 49 + [205.0]) * 2)
+    assert timing(answer(list(at), 100), 0).itl_ms(99)[0] > 100
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.1, 1e3), st.integers(1, 5)), min_size=1, max_size=30),
+    st.floats(0, 100),
+)
+def test_weighted_percentiles_are_those_of_the_repeated_values(pairs: list[tuple[float, int]], percent: float) -> None:
+    values = np.array([v for v, _ in pairs])
+    weights = np.array([w for _, w in pairs])
+    expected = np.percentile(np.repeat(values, weights), percent)
+    assert weighted_percentiles(values, weights.astype(float), [percent])[0] == pytest.approx(expected)
