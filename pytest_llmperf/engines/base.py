@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import re
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -181,6 +182,8 @@ class Engine(abc.ABC):
     portable: ClassVar[frozenset[str]]
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str | None] = "/metrics"
+    #: The signal with which an orderly end of this engine begins.
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     #: Requests that keep a start alive: a log line that matches any of these is progress.
     progress_patterns: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = ()
     #: (pattern in the log, cause in words), most specific first.

@@ -19,6 +19,10 @@ from pytest_llmperf.server.progress import Progress
 POLL_S = 0.1
 COMPILERS_S = 2.0
 PLAIN_EVERY_S = 30.0
+#: Seconds that an engine gets to end by itself after a log line that says it cannot become ready.
+LAST_WORDS_S = 3.0
+#: Characters of the log before its news in which such a line may have begun.
+RECENT = 1 << 12
 COMPLETIONS = "/v1/completions"
 ELSE = "see what else answers there: a server of an earlier run, perhaps"
 
@@ -57,6 +61,7 @@ class Readiness:
         self._progress = Progress(start.engine.progress_patterns, self._began)
         self._compilers_at = self._began
         self._said = ("", self._began)
+        self._recent = ""
 
     def wait(self) -> float:
         """Seconds from exec to the first token."""
@@ -72,8 +77,13 @@ class Readiness:
         s = self._s
         alive = s.process.poll(seconds)
         now = time.monotonic()
-        self._progress.feed(s.log.news(), now)
+        news = s.log.news()
+        self._progress.feed(news, now)
+        self._recent = self._recent[-RECENT:] + news
         if not alive:
+            self._raise_crash()
+        if any(p.search(self._recent) for p in s.engine.fatal_patterns):
+            s.process.poll(LAST_WORDS_S)
             self._raise_crash()
         if s.local and now - self._compilers_at > COMPILERS_S:
             self._compilers_at = now

@@ -84,24 +84,26 @@ def _run(
 ) -> Server:
     own, settings = context.of(engine), context.settings
     launch_id = new_id()
-    folder = settings.log_dir.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{launch_id}-{config.engine}-{config.key}.log"
-    _write_provenance(path, launch_id, config, plan, lease)
+    path = settings.log_dir.resolve() / f"{launch_id}-{config.engine}-{config.key}.log"
     log = Log(path, plan.masker)
-    process = EngineProcess(
-        Spec(
-            launch_id=launch_id,
-            argv=plan.argv,
-            env=plan.env,
-            log=path,
-            masker=plan.masker,
-            cwd=own.cwd or str(Path.cwd()),
-            grace=settings.stop_grace,
-            gpus=lease.uuids,
-            hold=hold,
-        )
+    spec = Spec(
+        launch_id=launch_id,
+        argv=plan.argv,
+        env=plan.env,
+        log=path,
+        masker=plan.masker,
+        cwd=own.cwd or str(Path.cwd()),
+        grace=settings.stop_grace,
+        stop_signal=engine.stop_signal,
+        gpus=lease.uuids,
+        hold=hold,
     )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_provenance(path, launch_id, config, plan, lease)
+        process = EngineProcess(spec)
+    except OSError as e:
+        raise LaunchError(f"{config.label}: nothing can be started here: {e}\nits log was to be {path}") from None
     begun = Start(
         engine=engine,
         config=config,

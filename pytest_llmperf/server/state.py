@@ -57,11 +57,14 @@ def write_private(path: Path, text: str) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """An open descriptor that holds ``path`` locked, or None when somebody else does.
+    """An open descriptor that holds ``path`` locked, or None when somebody else does. Raises ConfigError.
 
     The lock belongs to the open file: it lasts until the last process that was handed the descriptor closes it or dies.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be opened as a lock ({e.strerror}): remove it") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

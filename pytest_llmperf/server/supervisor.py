@@ -119,7 +119,7 @@ class Supervisor:
                 preexec_fn=_die_with_supervisor,  # noqa: PLW1509 - this process has no threads
                 restore_signals=True,
             )
-        except (OSError, subprocess.SubprocessError) as e:
+        except (OSError, ValueError, TypeError, subprocess.SubprocessError) as e:
             self.say("failed", error=str(e))
             sys.exit(1)
         self.say("started", pid=engine.pid)
@@ -132,6 +132,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Until the engine ends, pytest asks, or pytest is gone."""
+        self.tree()  # loads psutil now: a kept server may be stopped when the environment it came from is gone
         for command in self.lifeline.buffered():
             self._obey(command)
         with selectors.DefaultSelector() as selector:

@@ -33,7 +33,8 @@ def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, .
         return _amd(gpus, environ)
     text = environ.get(CUDA)
     if text is None:
-        return tuple(Visible(g, g.uuid if g.mig else str(i)) for i, g in enumerate(gpus))
+        sliced = any(g.mig for g in gpus)  # then numbers say different things to different readers
+        return tuple(Visible(g, g.uuid if sliced else str(i)) for i, g in enumerate(gpus))
     return _take(CUDA, text, gpus, environ)
 
 
@@ -64,17 +65,18 @@ def _take(name: str, text: str, gpus: Sequence[Gpu], environ: Mapping[str, str])
 
 def _named(name: str, token: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Gpu | None:
     if token.isdigit():
-        _check_order(name, gpus, environ)
-        whole = [g for g in gpus if not g.mig]
-        return whole[int(token)] if int(token) < len(whole) else None
+        _check_numbers(name, gpus, environ)
+        return gpus[int(token)] if int(token) < len(gpus) else None
     if not token.startswith(("GPU-", "MIG-")):
         return None
     found = [g for g in gpus if g.uuid.startswith(token)]
     return found[0] if len(found) == 1 else None
 
 
-def _check_order(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> None:
+def _check_numbers(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> None:
     """CUDA numbers unlike GPUs by speed unless told otherwise: a number then means another GPU than the driver's."""
+    if any(g.mig for g in gpus):
+        raise LaunchError(f"{name} uses numbers, but a GPU of this host is sliced (MIG): name GPUs and slices by UUID")
     unlike = len({g.name for g in gpus}) > 1
     if name == CUDA and unlike and gpus[0].vendor == "nvidia" and environ.get(ORDER) != "PCI_BUS_ID":
         raise LaunchError(

@@ -38,6 +38,7 @@ class FakeEngine(Engine):
     uses_gpu: ClassVar[bool] = False
     portable = frozenset({"tp", "attention_backend", "env"})
     progress_patterns = ((re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),)
+    fatal_patterns = (re.compile(r"SIGQUIT received"),)
     crash_patterns = ((re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died"),)
 
     def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:

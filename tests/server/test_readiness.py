@@ -51,9 +51,25 @@ def test_a_program_that_does_not_exist(pools: Pools) -> None:
     assert "[tool.llmperf.engines.fake] command" in text
 
 
+def test_a_log_folder_that_cannot_be(pools: Pools, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    text = failure(pools, config(), log_dir=tmp_path / "file" / "logs")
+    assert "nothing can be started here" in text
+
+
+def test_a_variable_that_no_process_can_have(pools: Pools) -> None:
+    assert "embedded null byte" in failure(pools, config(env={"A": "x\0y"}))
+
+
 def test_an_engine_that_dies_of_its_first_request(pools: Pools, tmp_path: Path) -> None:
     text = failure(pools, config(die="1", die_code=-4, pids_file=tmp_path / "pids"))
     assert "SIGILL" in text.splitlines()[0]
+
+
+def test_an_engine_that_says_it_is_lost_is_not_waited_for(pools: Pools) -> None:
+    code = "import time; print('Rank 3 scheduler is dead\\nSIGQUIT received.', flush=True); time.sleep(600)"
+    text = failure(pools, config(), engines={"fake": EngineSettings(command=(sys.executable, "-c", code))})
+    assert text.splitlines()[0].endswith("the scheduler of rank 3 died")
 
 
 def test_health_alone_is_not_ready(pools: Pools) -> None:

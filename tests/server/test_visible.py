@@ -42,9 +42,11 @@ def test_cuda(text: str | None, expected: str) -> None:
     assert names(FOUR, {} if text is None else {"CUDA_VISIBLE_DEVICES": text}) == expected
 
 
-def test_slices_by_id_and_numbers_only_for_whole_gpus() -> None:
+def test_slices_go_by_id() -> None:
     assert [v.gpu.uuid for v in visible(SLICES, {"CUDA_VISIBLE_DEVICES": "MIG-1111-0"})] == ["MIG-1111-0"]
-    assert [v.gpu.uuid for v in visible(SLICES, {"CUDA_VISIBLE_DEVICES": "1"})] == [FOUR[1].uuid]
+    assert [v.token for v in visible(SLICES, {})] == [g.uuid for g in SLICES]
+    with pytest.raises(LaunchError, match="sliced"):
+        visible(SLICES, {"CUDA_VISIBLE_DEVICES": "1"})
 
 
 def test_the_users_dialect_is_passed_on() -> None:
