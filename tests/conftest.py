@@ -13,10 +13,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.fake_engine import truth
@@ -125,8 +126,8 @@ def read_pids(path: Path) -> dict[str, list[int]]:
 def alive(pid: int) -> bool:
     """True while the process runs (a zombie does not)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -194,6 +195,7 @@ def module_fake_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
 
 
 SUITE = """
+import psutil
 import pytest
 from pytest_llmperf import perf
 
@@ -213,7 +215,6 @@ class PerfProject:
 
     pytester: pytest.Pytester
     command: list[str]
-    settings: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:

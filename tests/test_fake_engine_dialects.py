@@ -48,7 +48,7 @@ def samples(text: str) -> dict[str, float]:
     ],
 )
 def test_the_dialect_is_told_from_the_words(argv: list[str], dialect: str) -> None:
-    assert dialect_of(argv, {})[0] == dialect
+    assert dialect_of(argv)[0] == dialect
     assert resolve(argv, Settings(), {}).model == "m"
 
 

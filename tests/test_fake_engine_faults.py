@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 
 import pytest
 
@@ -69,8 +70,9 @@ def test_where_usage_stands(fake_server: StartFake, usage: str, in_chunks: int, 
 
 
 def test_a_chunk_after_finish_reason(fake_server: StartFake) -> None:
-    server = fake_server(env={"FAKE_AFTER_FINISH_MS": 5})
+    server = fake_server(env={"FAKE_AFTER_FINISH_MS": 5, "FAKE_COMMENTS": 1})
     answer = stream(server.port)
+    assert answer.comments == 8
     assert [e["choices"][0]["finish_reason"] for e in answer.events[-3:-1]] == ["length", None]
     assert answer.done
 
@@ -128,6 +130,7 @@ def test_each_broken_request_breaks_in_its_own_way(fake_server: StartFake) -> No
         "RESET_AT": "5@4",
         "ERROR_EVENT_AT": "5@5",
         "HTTP_ERROR": "500@6;429@7,8",
+        "GARBAGE_AT": "5@10",
     }
     server = fake_server("vllm", env={f"FAKE_{name}": value for name, value in faults.items()})
     empty, short, truncated = (stream(server.port, {"ignore_eos": True}) for _ in range(3))
@@ -135,6 +138,8 @@ def test_each_broken_request_breaks_in_its_own_way(fake_server: StartFake) -> No
         stream(server.port)
     error_event = stream(server.port)
     statuses = [stream(server.port).status for _ in range(4)]
+    with pytest.raises(json.JSONDecodeError):
+        stream(server.port)
 
     assert (empty.texts, empty.done, len(short.texts), short.done) == ([], True, 5, True)
     assert short.finish == ["stop"]
@@ -149,6 +154,7 @@ def test_each_broken_request_breaks_in_its_own_way(fake_server: StartFake) -> No
         (4, "reset_at", 5),
         (5, "error_event_at", 5),
         (9, "ok", 8),
+        (10, "garbage_at", 5),
     ]
 
 

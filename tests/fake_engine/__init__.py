@@ -50,6 +50,7 @@ USAGE                      as_asked    or ``none``, ``always``, ``in_last`` (in 
 USAGE_NULL                 0           ``"usage": null`` in every chunk (completions always have it)
 USAGE_OFF_BY               0           added to completion_tokens: usage that lies
 AFTER_FINISH_MS            0           an empty chunk so long after finish_reason
+COMMENTS                   0           an SSE comment before every chunk
 REASONING_TOKENS           0           chat: so many first tokens are reasoning,
 REASONING_FIELD                        under this key (reasoning_content)
 TOOL_CALL_TOKENS           0           chat: so many last tokens are arguments of a tool call
@@ -63,6 +64,7 @@ TRUNCATE_AT                            AT: after so many tokens the connection i
 TRUNCATE_CLEAN             0           ... with a well-formed end of the HTTP body
 RESET_AT                               AT: after so many tokens the connection is reset
 ERROR_EVENT_AT                         AT: after so many tokens an error event ends the stream
+GARBAGE_AT                             AT: after so many tokens an event that is no JSON ends the stream
 SILENT_AT                              AT: after so many tokens nothing more comes, the connection stays
 HTTP_ERROR                             AT: HTTP status instead of an answer
 GENERATION_BROKEN          0           every generation is a 500 while /health stays 200

@@ -16,7 +16,7 @@ from .shapes import Ask, Shapes
 from .writer import EventWriter, Sent
 
 #: Faults that end a stream at a token, by the setting that asks for them.
-ENDINGS = ("truncate_at", "reset_at", "error_event_at", "silent_at")
+ENDINGS = ("truncate_at", "reset_at", "error_event_at", "garbage_at", "silent_at")
 
 
 def breaking_point(settings: Settings, number: int) -> tuple[str, int] | None:
@@ -91,7 +91,8 @@ class Answer:
         self.done += chunk.tokens
         if self.ask.stream:
             last = index + 1 == len(self.plan.chunks)
-            self._writer.event(self._shapes.chunk(chunk, last), due, sent)
+            comment = b": keep-alive\n\n" if self._settings.comments else b""
+            self._writer.event(comment + self._shapes.chunk(chunk, last), due, sent)
             if last:
                 self._writer.flush(due)
         return True
@@ -130,6 +131,9 @@ class Answer:
         elif fault == "error_event_at":
             data = wire.frame(self._shapes.error("EngineCore encountered an issue") + b"data: [DONE]\n\n")
             self.channel.send(data + wire.LAST_FRAME)
+            self.channel.finish()
+        elif fault == "garbage_at":
+            self.channel.send(wire.frame(b'data: {"id": "cmpl-\n\ndata: [DONE]\n\n') + wire.LAST_FRAME)
             self.channel.finish()
         elif fault == "truncate_at":
             if self._settings.truncate_clean:

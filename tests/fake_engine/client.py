@@ -11,12 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Streamed:
-    """A streamed answer: its events as parsed JSON in order, whether [DONE] came, whether the body ended well."""
+    """A streamed answer: events as parsed JSON, whether [DONE] came and the body ended well, number of comments."""
 
     status: int
     events: tuple[dict[str, Any], ...]
     done: bool
     whole: bool
+    comments: int
 
     @property
     def texts(self) -> list[str]:
@@ -70,7 +71,7 @@ def _read(connection: http.client.HTTPConnection) -> Streamed:
     connection.close()
     data = [line[6:] for line in raw.split(b"\n") if line.startswith(b"data: ")]
     events = tuple(json.loads(d) for d in data if d != b"[DONE]")
-    return Streamed(answer.status, events, b"[DONE]" in data, whole)
+    return Streamed(answer.status, events, b"[DONE]" in data, whole, raw.count(b": keep-alive\n"))
 
 
 def stream(port: int, body: Mapping[str, Any] | None = None, *, chat: bool = False, key: str | None = None) -> Streamed:

@@ -200,13 +200,13 @@ def _read(argv: Sequence[str], dialect: str, strict: bool) -> dict[str, Any]:
     return given
 
 
-def dialect_of(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The dialect (said first, in FAKE_DIALECT, or told from the flags) and the words that are left."""
+def dialect_of(argv: Sequence[str]) -> tuple[str, list[str]]:
+    """The dialect (said first, or told from the flags) and the words that are left."""
     words = list(argv)
     if words and words[0] in ("sglang", "vllm"):
         dialect = words.pop(0)
     else:
-        dialect = environ.get("FAKE_DIALECT") or ("sglang" if any("--model-path" in w for w in words) else "vllm")
+        dialect = "sglang" if any("--model-path" in w for w in words) else "vllm"
     if words and words[0] == "serve":
         words.pop(0)
     return dialect, words
@@ -235,7 +235,7 @@ def _graph_off(dialect: str, given: Mapping[str, Any]) -> bool:
 
 def resolve(argv: Sequence[str], settings: Settings, environ: Mapping[str, str]) -> Options:
     """Raises ``UsageExitError`` as argparse would, for what is wrong in any case and, when strict, for the unknown."""
-    dialect, words = dialect_of(argv, environ)
+    dialect, words = dialect_of(argv)
     given = _read(words, dialect, settings.strict)
     sglang = dialect == "sglang"
     if "model_path" not in given:

@@ -112,6 +112,7 @@ class Settings:
     usage_null: bool = False
     usage_off_by: int = 0
     after_finish_ms: float = 0.0
+    comments: bool = False
     natural_eos: int = 0
     reasoning_tokens: int = 0
     reasoning_field: str = "reasoning_content"
@@ -125,6 +126,7 @@ class Settings:
     truncate_clean: bool = False
     reset_at: Faults = ()
     error_event_at: Faults = ()
+    garbage_at: Faults = ()
     http_error: Faults = ()
     silent_at: Faults = ()
     generation_broken: bool = False
@@ -177,7 +179,7 @@ class Settings:
         known = {f"FAKE_{f.name.upper()}": f for f in fields(cls)}
         values: dict[str, Any] = {}
         for name, text in environ.items():
-            if not name.startswith("FAKE_") or name == "FAKE_DIALECT":
+            if not name.startswith("FAKE_"):
                 continue
             if name not in known:
                 raise SystemExit(f"fake engine: unknown variable {name}")
