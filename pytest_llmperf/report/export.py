@@ -31,11 +31,11 @@ def github_action_benchmark(session: SessionRecord) -> dict[str, list[dict[str, 
 
 def bencher(session: SessionRecord) -> dict[str, dict[str, dict[str, float]]]:
     """Bencher Metric Format: benchmark -> measure -> value, with the lowest and highest repetition as its limits.
-    Measures are named after the metric; a benchmark is the node id and the engine."""
+    Measures are named after the metric; a benchmark is the node id and the engine (Bencher takes 1024 characters)."""
     out: dict[str, dict[str, dict[str, float]]] = {}
     for result, value in _measured(session):
         low, high = _spread(result, value)
-        measures = out.setdefault(f"{clean(result.nodeid)} ({clean(result.engine)})", {})
+        measures = out.setdefault(f"{clean(result.nodeid)} ({clean(result.engine)})"[-1024:], {})
         measures[clean(result.metric)] = {"value": value, "lower_value": low, "upper_value": high}
     return out
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pytest_llmperf.report import grids
 from pytest_llmperf.report import summary as words
 from pytest_llmperf.report.grids import Grid
-from pytest_llmperf.report.records import Result, SessionRecord
+from pytest_llmperf.report.records import VERDICTS, Result, SessionRecord
 from pytest_llmperf.report.text import clean, settings
 
 _ICONS = {
@@ -27,6 +27,8 @@ _OPENING = re.compile(r"\A(?:(\d+)(?=[.)]\s)|(?=[-+=]))(.)")
 
 #: GitHub refuses a step's summary above 1 MiB; results and explanations beyond these are counted, not listed.
 MOST_ROWS, MOST_EXPLAINED = 1000, 100
+#: GitHub shows this many annotations of a level for one step.
+MOST_ANNOTATIONS = 10
 
 
 def markdown(text: object) -> str:
@@ -143,8 +145,24 @@ def _tuning(session: SessionRecord) -> Iterator[str]:
 
 def annotations(session: SessionRecord) -> list[str]:
     """Workflow commands to print, each on a line of its own: an error for what fails a test, a warning for what could
-    not be judged, a notice for an improvement. Paths are as the records have them, relative to the rootdir."""
-    return [_annotation(r) for r in session.results if r.verdict != "passed"]
+    not be judged, a notice for an improvement; worst first, since GitHub shows ``MOST_ANNOTATIONS`` of a level and
+    drops the others without a word. Paths are as the records have them, relative to the rootdir."""
+    out: list[str] = []
+    for level in ("error", "warning", "notice"):
+        found = [r for r in _worst_first(session) if r.verdict != "passed" and _level(r) == level]
+        shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+        out += [_annotation(r) for r in shown]
+        if len(shown) < len(found):
+            out.append(f"::{level} title=llmperf::{len(found) - len(shown)} more in the job's summary")
+    return out
+
+
+def _worst_first(session: SessionRecord) -> list[Result]:
+    return sorted(session.results, key=lambda r: VERDICTS.index(r.verdict) if r.verdict in VERDICTS else 0)
+
+
+def _level(result: Result) -> str:
+    return _LEVELS.get(result.verdict, "error")
 
 
 def _annotation(result: Result) -> str:
@@ -154,7 +172,7 @@ def _annotation(result: Result) -> str:
     differs = [f"{clean(d.name)}: {clean(d.baseline)} -> {clean(d.now)}" for d in result.differences]
     text = "\n".join([said, *words.remarks(result), *differs])
     inner = ",".join(f"{k}={_property(v)}" for k, v in fields.items())
-    return f"::{_LEVELS.get(result.verdict, 'error')} {inner}::{_data(text)}"
+    return f"::{_level(result)} {inner}::{_data(text)}"
 
 
 def _data(text: str) -> str:

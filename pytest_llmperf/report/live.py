@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
@@ -30,12 +31,13 @@ class LiveLine:
         self._subject, self._next, self._shown = "", 0.0, False
 
     @classmethod
-    def on(cls, stream: TextIO, environ: Mapping[str, str], *, width: int = 80) -> LiveLine:
-        """The mode that suits ``stream``: rewritten on a terminal, plain where ``CI`` is set, else silent."""
+    def on(cls, stream: TextIO, environ: Mapping[str, str], *, width: int | None = None) -> LiveLine:
+        """The mode that suits ``stream``: rewritten on a terminal, plain where ``CI`` is set, else silent. Without
+        ``width`` the terminal is asked for it once."""
         in_ci = environ.get("CI", "").lower() not in ("", "0", "false")
         dumb = environ.get("TERM") == "dumb"
         mode = "plain" if in_ci else "tty" if stream.isatty() and not dumb else "silent"
-        return cls(stream, mode=mode, width=width)
+        return cls(stream, mode=mode, width=width or (_width(stream) if mode == "tty" else 80))
 
     def update(
         self, test: str, repetition: int, of: int | None = None, tok_s: float | None = None, left_s: float | None = None
@@ -73,3 +75,10 @@ class LiveLine:
             self._stream.write(f"\r{set_cell_size(line, self._width - 1).rstrip()}\x1b[K")
             self._shown = True
         self._stream.flush()
+
+
+def _width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):  # no descriptor, or none that knows a size
+        return 80

@@ -175,7 +175,8 @@ def _inconclusive(session: SessionRecord, page: _Page) -> Iterator[Text]:
 
 def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
     started = sum(1 for s in session.servers for x in s.launches if not x.reused)
-    said = [summary.tally(session.results), summary.gating(session)]
+    tuned = session.gaps or session.sweeps or session.curves
+    said = ["" if tuned and not session.results else summary.tally(session.results), summary.gating(session)]
     if session.servers:
         said.append(plural(started, "launch"))
     if session.session.get("duration_s") is not None:
@@ -184,8 +185,8 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
         said.insert(0, "interrupted, this is what was measured until then")
     verdicts = summary.counts(session.results)
     style = STYLES[verdicts[0][0]] if verdicts else "yellow"
-    first = "llmperf: "
-    yield from _unguttered(page.text(first + "; ".join(filter(None, said)), style), page)
+    if any(said):
+        yield from _unguttered(page.text("llmperf: " + "; ".join(filter(None, said)), style), page)
 
 
 def _unguttered(text: Text, page: _Page) -> Iterator[Text]:

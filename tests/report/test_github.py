@@ -111,13 +111,25 @@ def _read(command: str) -> tuple[str, dict[str, str], str]:
 
 def test_annotations() -> None:
     read = [_read(a) for a in github.annotations(samples.FULL)]
-    assert [name for name, _, _ in read] == ["error", "notice", "warning", "error", "error", "error"]
-    _, properties, data = read[0]
+    assert [name for name, _, _ in read] == ["error"] * 4 + ["warning", "notice"]
+    assert [p["title"].removeprefix("llmperf: ") for _, p, _ in read[:4]] == [
+        "invalid", "regressed", "not comparable", "no baseline"
+    ]  # fmt: skip
+    _, properties, data = read[1]
     assert properties == {"file": "tests/perf/test_decode.py", "line": "14", "title": "llmperf: regressed"}
     assert data.startswith("tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s): 63.61 tok/s over 3")
     assert "-22.9% against" in data
     assert "\nengine version: 0.5.16 -> 0.5.17" in data
     assert github.annotations(samples.GREEN) == []
+
+
+def test_more_annotations_than_github_shows() -> None:
+    many = tuple(replace(samples.REGRESSED, nodeid=f"t.py::test_{i}") for i in range(12))
+    out = github.annotations(SessionRecord({}, (), (*many, samples.INVALID, samples.INCONCLUSIVE)))
+    read = [_read(a) for a in out]
+    assert [name for name, _, _ in read] == ["error"] * 10 + ["warning"]
+    assert read[0][1]["title"] == "llmperf: invalid"
+    assert read[9][2] == "4 more in the job's summary"
 
 
 def test_a_test_without_a_line_is_annotated_on_its_file() -> None:

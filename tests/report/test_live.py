@@ -102,7 +102,10 @@ def test_the_mode_follows_the_stream(environ: Mapping[str, str], tty: bool, writ
     with open(slave, "w") as stream:  # noqa: PTH123 - a descriptor, not a path
         LiveLine.on(stream, environ).say("a: b")
         stream.write("|")
-    assert os.read(master, 1000).decode().replace("\r\n", "\n") == written + "|"
+    seen = b""
+    while not seen.endswith(b"|"):
+        seen += os.read(master, 1000)
+    assert seen.decode().replace("\r\n", "\n") == written + "|"
     os.close(master)
 
 

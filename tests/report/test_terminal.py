@@ -121,6 +121,12 @@ def test_nothing_measured_is_said() -> None:
     assert terminal.render(samples.EMPTY, width=80) == "llmperf: nothing was measured\n"
 
 
+def test_a_sweep_alone_is_not_nothing() -> None:
+    out = terminal.render(SessionRecord({}, sweeps=(samples.SWEEP,)), width=120)
+    assert "nothing was measured" not in out
+    assert out.startswith("\nsweep nccl on sglang")
+
+
 def test_quiet_gives_problems_and_one_line() -> None:
     out = terminal.render(samples.FULL, width=200, verbosity=-1)
     assert "test_long_prompt" not in out
@@ -148,7 +154,7 @@ def test_colour_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ANSI.sub("", coloured) == plain
 
 
-@pytest.mark.parametrize("width", [*range(20, 120, 7)])
+@pytest.mark.parametrize("width", [20, 33, 52, 80, 111])
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 def test_a_strangers_text_never_begins_a_line(width: int, verbosity: int) -> None:
     """A runner reads ``::command::`` at the start of a line as a command, leading blanks aside."""

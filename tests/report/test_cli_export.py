@@ -1,0 +1,50 @@
+"""``llmperf export`` on a stored report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf import cli_export
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.report import export, github, jsonfile
+from tests.report import samples
+
+
+def _run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    cli_export.add(parser)
+    return cli_export.run(parser.parse_args([str(w) for w in words]))
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    jsonfile.dump(samples.FULL, tmp_path / "report.json")
+    return tmp_path / "report.json"
+
+
+def test_every_format_writes_a_file(report: Path, tmp_path: Path) -> None:
+    for name in cli_export.FORMATS:
+        assert _run(name, report, "--output", tmp_path / "out" / name) == 0
+    out = tmp_path / "out"
+    assert json.loads((out / "bencher").read_text()) == export.bencher(samples.FULL)
+    both = export.github_action_benchmark(samples.FULL)
+    assert {k: json.loads((out / k).read_text()) for k in both} == both
+    assert (out / "markdown").read_text() == github.summary(samples.FULL)
+    assert (out / "html").read_text().startswith("<!doctype html>")
+
+
+def test_standard_output_is_the_default(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("bencher", report) == 0
+    assert json.loads(capsys.readouterr().out) == export.bencher(samples.FULL)
+
+
+def test_what_is_wrong_is_said(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _run("yaml", report)
+    assert "customBiggerIsBetter" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="cannot read the report"):
+        _run("bencher", tmp_path / "none.json")
