@@ -203,7 +203,8 @@ class Engine(abc.ABC):
     def problems(self, config: ServerConfig) -> list[str]:
         """What this engine cannot honour in ``config``, one sentence each; empty when all is well."""
         found = [
-            f"{self.name} cannot honour {key}={value!r}; it takes {', '.join(sorted(self.portable))}"
+            f"{self.name} cannot honour {key}={dict(value) if isinstance(value, Mapping) else value!r}; "
+            f"of these keys it takes {', '.join(sorted(self.portable))}"
             for key, value in declared(config).items()
             if key not in self.portable
         ]

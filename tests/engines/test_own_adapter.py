@@ -54,6 +54,6 @@ def test_a_small_adapter_checks_keys_and_compares() -> None:
     assert engine.problems(config) == []
     assert engine.gpu_count(config) == 2
     (problem,) = engine.problems(ServerConfig(engine="tgi", model="m", attention_backend="x"))
-    assert problem == "tgi cannot honour attention_backend='x'; it takes dtype, max_running_requests, tp"
+    assert problem == "tgi cannot honour attention_backend='x'; of these keys it takes dtype, max_running_requests, tp"
     (mismatch,) = engine.mismatches(config, engine.effective(config, Answers()))
     assert (mismatch.field, mismatch.declared, mismatch.effective) == ("max_running_requests", "128", "64")
