@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,10 +131,12 @@ def alive(pid: int) -> bool:
         return False
 
 
-def kill(pids: Iterator[int] | Sequence[int]) -> None:
+def kill(pids: Iterable[int]) -> None:
+    """Kill those of these processes that are stand-ins still (a pid may have gone to someone else)."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if str(FAKE_ENGINE) in psutil.Process(pid).cmdline():
+                os.kill(pid, signal.SIGKILL)
 
 
 StartFake = Callable[..., FakeServer]
@@ -270,4 +272,4 @@ def perf_project(
     project.write_config()
     project.write_suite()
     yield project
-    kill([pid for pids in project.pids.values() for pid in pids if alive(pid)])
+    kill(pid for pids in project.pids.values() for pid in pids)

@@ -139,6 +139,8 @@ def test_what_a_killed_server_leaves_behind(fake_server: StartFake) -> None:
         assert os.getsid(pid) != server.process.pid
         assert psutil.Process(pid).ppid() != server.process.pid
     assert all(alive(pid) for pid in left)
+    server.stop()
+    wait_for(lambda: not any(alive(pid) for pid in left), "the fixture to clean up")
 
 
 def test_a_child_may_serve(fake_server: StartFake) -> None:
