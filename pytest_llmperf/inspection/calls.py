@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmperf.inspection.comparison import FAILURES, text_of
-from pytest_llmperf.inspection.expressions import Expressions, Frame
+from pytest_llmperf.inspection.expressions import Expressions, Frame, too_large
 from pytest_llmperf.inspection.names import MISSING, Module, bound_names
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import (
@@ -25,11 +25,12 @@ from pytest_llmperf.inspection.values import (
 )
 
 _DEEPEST = 40
+_LONGEST = 1_000_000
 #: Methods of plain values that have no effect outside the value.
 _METHODS: Mapping[type, frozenset[str]] = {
     str: frozenset(
         {"lower", "upper", "strip", "lstrip", "rstrip", "startswith", "endswith", "split", "rsplit", "replace"}
-        | {"join", "partition", "rpartition", "format", "removeprefix", "removesuffix", "isdigit", "find", "count"}
+        | {"join", "partition", "rpartition", "removeprefix", "removesuffix", "isdigit", "find", "count"}
     ),
     list: frozenset({"append", "extend", "insert", "pop", "remove", "index", "count", "copy", "sort", "reverse"}),
     tuple: frozenset({"index", "count"}),
@@ -91,7 +92,7 @@ class Calls(Expressions, abc.ABC):
             return base.name if isinstance(base, Function) else base.function.name
         for kind, allowed in _METHODS.items():
             if isinstance(base, kind) and name in allowed:
-                return Native(name, getattr(base, name))
+                return Native(name, _bounded(base, getattr(base, name)))
         return MISSING
 
     def _of_record(self, base: Record, name: str, at: Place) -> Any:
@@ -286,6 +287,16 @@ class Calls(Expressions, abc.ABC):
 
 def _decorators(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+
+
+def _bounded(base: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of a plain value that is unknown where its result could be huge."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        parts = [len(p) for a in args if isinstance(a, (list, tuple)) for p in a if isinstance(p, str)]
+        return Unknown("") if too_large(base, *args) or sum(parts) > _LONGEST else method(*args, **kwargs)
+
+    return guarded
 
 
 def class_fields(klass: Class) -> dict[str, ast.expr | None]:

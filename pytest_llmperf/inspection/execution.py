@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_llmperf.inspection.calls import Calls, EngineError
 from pytest_llmperf.inspection.comparison import FAILURES, text_of
-from pytest_llmperf.inspection.expressions import BINARY, Frame
+from pytest_llmperf.inspection.expressions import BINARY, Frame, too_large
 from pytest_llmperf.inspection.names import Module, Names
 from pytest_llmperf.inspection.relevance import Relevance, mutated, stored
 from pytest_llmperf.inspection.source import Place, Source
@@ -178,7 +178,7 @@ class Interpreter(Calls):
         result: Any = Unknown(text_of(node.target))
         operation = BINARY.get(type(node.op))
         plain = (int, float, str, list, tuple)
-        if operation and isinstance(current, plain) and isinstance(change, plain):
+        if operation and isinstance(current, plain) and isinstance(change, plain) and not too_large(current, change):
             with contextlib.suppress(*FAILURES):
                 result = operation(current, change)
         self._assign(node.target, result, frame)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pytest_llmperf.inspection.names import MISSING, Module, members
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import Class, Function, Record, Text, Unknown, describe
 
-_LARGE = 100_000
+_LARGE = 1_000_000
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -28,7 +29,6 @@ BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.BitOr: operator.or_,
     ast.BitAnd: operator.and_,
-    ast.LShift: operator.lshift,
 }
 _PLAIN = (str, int, float, list, tuple, dict, set, frozenset, type(None))
 
@@ -77,7 +77,7 @@ class Expressions(Comparisons, abc.ABC):
     def truth(self, value: Any) -> bool | None:
         """True, False, or None when it cannot be told."""
         if isinstance(value, Unknown):
-            return None
+            return value.truth
         return bool(value) if isinstance(value, _PLAIN) else True
 
     def name(self, name: str, frame: Frame) -> Any:
@@ -112,8 +112,8 @@ class Expressions(Comparisons, abc.ABC):
             if truth is None:
                 open_parts.append(value.text)
             elif truth is stops:
-                # An earlier open part does not matter: it could only have given the same truth.
-                return value if not open_parts or not stops else True
+                # an earlier open part could only have given the same truth, but another value
+                return Unknown(text_of(node), truth) if open_parts else value
         if open_parts:
             return Unknown((" or " if stops else " and ").join(open_parts))
         return value
@@ -132,7 +132,7 @@ class Expressions(Comparisons, abc.ABC):
         operation = BINARY.get(type(node.op))
         if operation is None or not (isinstance(left, _PLAIN) and isinstance(right, _PLAIN)):
             return Unknown(text_of(node))
-        if isinstance(node.op, (ast.Mult, ast.LShift, ast.Mod)) and _too_large(left, right):
+        if too_large(left, right) or (isinstance(node.op, ast.Mod) and isinstance(left, str)):
             return Unknown(text_of(node))
         try:
             result = operation(left, right)
@@ -174,7 +174,7 @@ class Expressions(Comparisons, abc.ABC):
                 out.extend(inner)
             else:
                 out.append(self.evaluate(node, frame))
-        return out
+        return out if len(out) < _LARGE else None
 
     def _list(self, node: ast.List, frame: Frame) -> Any:
         items = self._elements(node.elts, frame)
@@ -209,8 +209,10 @@ class Expressions(Comparisons, abc.ABC):
             self.evaluate(p.value, frame) if isinstance(p, ast.FormattedValue) else self.evaluate(p, frame)
             for p in node.values
         ]
-        if any(not isinstance(p, (str, int, float)) or isinstance(p, bool) for p in parts):
-            return Unknown("".join(str(p) if isinstance(p, str) else f"{{{describe(p)}}}" for p in parts))
+        plain = all(isinstance(p, (str, int, float)) and not isinstance(p, bool) for p in parts)
+        if not plain or too_large(*(p for p in parts if isinstance(p, str))):
+            shown = (str(p) if isinstance(p, str) else f"{{{describe(p)}}}" for p in parts)
+            return Unknown("".join(s if len(s) < 200 else f"{s[:200]}..." for s in shown))
         return Text("".join(str(p) for p in parts), frame.place(node))
 
     def _lambda(self, node: ast.Lambda, frame: Frame) -> Any:
@@ -286,8 +288,9 @@ class Expressions(Comparisons, abc.ABC):
                 self.bind(part, value[i] if fits else Unknown(text_of(part)), frame)
 
 
-def _too_large(left: Any, right: Any) -> bool:
-    """Would a repetition or a shift make something huge?"""
-    sizes = [len(x) if isinstance(x, (str, list, tuple)) else 1 for x in (left, right)]
-    counts = [abs(x) if isinstance(x, int) else 1 for x in (left, right)]
-    return (max(sizes) > 1 and sizes[0] * sizes[1] * max(counts) > _LARGE) or max(counts) > 2**62
+def too_large(*values: Any) -> bool:
+    """Could putting these together (adding, repeating, joining, shifting) make something huge?"""
+    sizes = [len(x) if isinstance(x, (str, list, tuple, dict)) else 1 for x in values]
+    counts = [abs(x) if isinstance(x, int) and max(sizes) > 1 else 1 for x in values]
+    shifts = [x for x in values if isinstance(x, int) and abs(x) > 2**62]
+    return bool(shifts) or math.prod(sizes) * math.prod(counts) > _LARGE

@@ -52,7 +52,9 @@ def explore(
     found: list[Outcome] = []
     notes: dict[str, None] = {}
     queue: list[tuple[bool, ...]] = [()]
-    while queue and len(found) < most:
+    for _ in range(most):
+        if not queue:
+            break
         wanted = queue.pop()
         choices = Choices(wanted)
         interpreter = make(choices)
@@ -62,9 +64,8 @@ def explore(
             outcome = Outcome({}, {}, (), _assumed(interpreter), f"{error.kind}: {error.text} ({error.at})")
         except OutOfStepsError:
             notes["the engine's code is too long to follow to its end"] = None
-            outcome = None
-        if outcome is not None:
-            found.append(outcome)
+            break
+        found.append(outcome)
         notes.update(dict.fromkeys(interpreter.notes))
         taken = tuple(side for _, _, side in choices.taken)
         queue.extend((*taken[:i], not taken[i]) for i in range(len(wanted), len(taken)))

@@ -40,7 +40,9 @@ def _page(found: Inspection, verbose: bool) -> Iterator[RenderableType]:
     if found.choices:
         yield from _section("Backends to choose from", _choices(found.choices))
     if found.environment:
-        yield from _section("Variables it sets for itself", _environment(found.environment, verbose))
+        yield from _section(
+            "Variables it sets for itself when that code runs", _environment(found.environment, verbose)
+        )
     if found.flags:
         yield from _section("Launch flags that matter for speed", _flags(found, verbose))
     if found.silent:
@@ -140,8 +142,7 @@ def _choices(choices: Sequence[Choice]) -> RenderableType:
 def _environment(writes: Sequence[EnvironmentWrite], verbose: bool) -> RenderableType:
     table = _grid("variable", "value", "when", "from")
     for write in writes:
-        always = write.how == "set" and not write.conditions
-        when = Text("always" if always else _HOW[write.how], "bold red" if always else "")
+        when = Text(_HOW[write.how], "bold red" if write.how == "set" and not write.conditions else "")
         for condition in write.conditions if verbose else write.conditions[-1:]:
             when.append(f"\nif {clean(condition)}", "dim")
         where = Text(clean(write.at), "dim")

@@ -170,7 +170,7 @@ def _sdist(path: Path, package: str) -> tuple[dict[str, Callable[[], bytes]], st
 
 def _inner(name: str, package: str) -> str | None:
     """``sglang-0.5.2/python/sglang/srt/x.py`` and the like -> ``sglang/srt/x.py``; None for everything else."""
-    if not name.endswith(".py"):
+    if not name.endswith(".py") or ".." in name.split("/"):
         return None
     match = re.match(rf"(?:[^/]+-[^/]+/)?(?:python/|src/)?({package}/.+)$", name)
     return match.group(1) if match else None

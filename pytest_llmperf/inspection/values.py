@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What the source alone does not tell. ``text`` is the expression, for people."""
+    """What the source alone does not tell. ``text`` is the expression, for people; ``truth`` is set where at least
+    that is sure (``x or True``)."""
 
     text: str
+    truth: bool | None = None
 
 
 class Text(str):
