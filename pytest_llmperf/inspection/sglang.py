@@ -128,14 +128,14 @@ def _adjust_runner(interpreter: Interpreter, arguments: Object) -> None:
         return
     config = _model_config(interpreter, arguments)
     runner.attributes.update(server_args=arguments, model_config=config)
-    for name in ("device", "tp_size", "dp_size", "page_size"):
-        runner.attributes[name] = interpreter.attribute(arguments, name, at)
+    known = {n: interpreter.find_attribute(arguments, n, at) for n in ("device", "tp_size", "dp_size", "page_size")}
+    runner.attributes.update({name: value for name, value in known.items() if value is not MISSING})
     kind = interpreter.attribute(config, "attention_arch", at)
     runner.attributes["use_mla_backend"] = kind if isinstance(kind, Unknown) else getattr(kind, "name", "") == "MLA"
     speculation = interpreter.names.class_at("sglang.srt.speculative.spec_info.SpeculativeAlgorithm")
     runner.attributes["spec_algorithm"] = interpreter.call(
         interpreter.attribute(speculation, "from_string", at),
-        [interpreter.attribute(arguments, "speculative_algorithm", at)],
+        [arguments.attributes.get("speculative_algorithm")],
         {},
         at,
     )
