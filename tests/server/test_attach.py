@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.errors import ConfigError, LaunchError, ServerDiedError
 from pytest_llmperf.server.attach import parse
 from pytest_llmperf.server.launch import Launch
-from tests.server.fakes import Pools, alive, config, pids_in
+from tests.server.fakes import Pools, alive, config
 
 
-@pytest.fixture
-def theirs(pools: Pools, tmp_path: Path) -> Launch:
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launch]:
     """A running server, as somebody else would have started it."""
-    return pools().get(config(pids_file=tmp_path / "pids", attention_backend="triton")).launch
+    started = Pools(tmp_path_factory.mktemp("theirs"))
+    yield started().get(config(attention_backend="triton")).launch
+    started.made[0].close()
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def key(theirs: Launch, monkeypatch: pytest.MonkeyPatch) -> str:
     return "LLMPERF_API_KEY"
 
 
-def test_it_is_used_read_and_never_stopped(pools: Pools, theirs: Launch, key: str, tmp_path: Path) -> None:
+def test_it_is_used_read_and_never_stopped(pools: Pools, theirs: Launch, key: str) -> None:
     pool = pools(url=theirs.endpoint.root_url, api_key_env=key)
     server = pool.get(config())
     assert server.launch.attached
@@ -35,7 +37,7 @@ def test_it_is_used_read_and_never_stopped(pools: Pools, theirs: Launch, key: st
     assert server.log() == ""
     pool.release(config())
     pool.close()
-    assert alive(pids_in(tmp_path / "pids")["main"])
+    assert alive(theirs.pids) == list(theirs.pids)
 
 
 def test_two_visits_are_one_launch(pools: Pools, theirs: Launch, key: str) -> None:
@@ -77,9 +79,12 @@ def test_nobody_there(pools: Pools) -> None:
         pools(url="http://127.0.0.1:9").get(config())
 
 
-def test_one_that_goes_away(pools: Pools, theirs: Launch, key: str) -> None:
-    server = pools(url=theirs.endpoint.root_url, api_key_env=key).get(config())
-    pools.made[0].close()
+def test_one_that_goes_away(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = pools()
+    endpoint = host.get(config()).launch.endpoint
+    monkeypatch.setenv("LLMPERF_API_KEY", str(endpoint.api_key))
+    server = pools(url=endpoint.root_url, api_key_env="LLMPERF_API_KEY").get(config())
+    host.close()
     with pytest.raises(ServerDiedError, match="takes no connections any more"):
         server.check()
 

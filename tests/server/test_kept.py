@@ -15,8 +15,9 @@ import pytest
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import LaunchError, LlmperfError
 from pytest_llmperf.server.kept import in_use, list_kept, stop_kept
+from pytest_llmperf.server.recipe import digest
 from pytest_llmperf.server.state import write_private
-from tests.server.fakes import FAKE, Driver, FileInventory, Pools, alive, config, pids_in, until
+from tests.server.fakes import ENGINES, Driver, FileInventory, Pools, alive, config, pids_in, until
 
 
 @pytest.fixture
@@ -43,6 +44,11 @@ def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: P
     (record,) = list_kept(state)
     assert record.id == first.servers[0]["id"]
     assert not in_use(record, state)
+    (path,) = (state / "kept").glob("*.json")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert record.api_key is not None
+    assert record.api_key in path.read_text()
+    assert record.api_key not in repr(record)
     pool = pools(keep=True)
     server = pool.get(config(**asked))
     assert (server.launch.id, server.launch.reused) == (record.id, True)
@@ -62,34 +68,33 @@ def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: P
     assert list_kept(state) == []
 
 
-def test_records_are_private(tmp_path: Path, state: Path, pools: Pools) -> None:
-    kept_by_another_run(tmp_path)
-    (path,) = (state / "kept").glob("*.json")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    key = json.loads(path.read_text())["api_key"]
-    assert key
-    assert key not in repr(list_kept(state))
-
-
-@pytest.mark.parametrize("difference", ["config", "command", "shell", "in use", "not asked for"])
-def test_another_server_is_started_when_it_is_not_the_same(
-    pools: Pools, tmp_path: Path, state: Path, difference: str, monkeypatch: pytest.MonkeyPatch
+def test_another_server_is_started_when_it_is_not_the_same_or_in_use_or_not_asked_for(
+    pools: Pools, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {"launch_log": str(tmp_path / "launches")}
-    kept_by_another_run(tmp_path, **asked)
+    kept_by_another_run(tmp_path)
     (record,) = list_kept(state)
-    settings: dict[str, Any] = {"keep": difference != "not asked for"}
-    if difference == "config":
-        asked["itl_ms"] = 3
-    if difference == "command":
-        settings["engines"] = {"fake": EngineSettings(command=("/usr/bin/env", "python3", str(FAKE)))}
-    if difference == "shell":
-        monkeypatch.setenv("NCCL_PROTO", "LL")
-    if difference == "in use":
-        assert pools(keep=True).get(config(**asked)).launch.reused
-    server = pools(**settings).get(config(**asked))
-    assert server.launch.id != record.id
-    assert not server.launch.reused
+    assert not pools().get(config()).launch.reused
+    assert not pools(keep=True).get(config(itl_ms=3)).launch.reused
+    with monkeypatch.context() as shell:
+        shell.setenv("NCCL_PROTO", "LL")
+        assert not pools(keep=True).get(config()).launch.reused
+    assert pools(keep=True).get(config()).launch.id == record.id
+    assert not pools(keep=True).get(config()).launch.reused
+
+
+def test_identity_is_how_it_would_be_started_here_and_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, own = ENGINES["fake"], EngineSettings()
+    asked = config(env={"A": "1"})
+    same = digest(asked, engine, own)
+    assert digest(asked, engine, own) == same
+    others = [
+        digest(asked, engine, EngineSettings(command=("other", "program"))),
+        digest(asked, engine, EngineSettings(env={"B": "2"})),
+        digest(asked, engine, EngineSettings(cwd="/")),
+        digest(config(env={"A": "2"}), engine, own),
+    ]
+    monkeypatch.setenv("NCCL_PROTO", "LL")
+    assert len({same, *others, digest(asked, engine, own)}) == 6
 
 
 def test_a_fresh_launch_ends_the_reused_one(pools: Pools, tmp_path: Path, state: Path) -> None:

@@ -88,8 +88,8 @@ def test_no_progress_is_given_up(pools: Pools, tmp_path: Path) -> None:
 
 
 def test_progress_extends_the_timeout(pools: Pools) -> None:
-    server = pools(startup_timeout=3.0).get(config(start_s=4.5, start_tick_s=0.5))
-    assert server.launch.startup_s > 4.5
+    server = pools(startup_timeout=3.0).get(config(start_s=4.0, start_tick_s=0.5))
+    assert server.launch.startup_s > 4.0
 
 
 def test_ready_waits_for_health(pools: Pools) -> None:
@@ -98,16 +98,14 @@ def test_ready_waits_for_health(pools: Pools) -> None:
 
 
 def test_progress_is_told_as_plain_lines_or_on_one_line(pools: Pools) -> None:
-    pools(plain_progress=True, worker="gw1").get(config(start_s=0.5))
-    assert pools.said
+    pools(plain_progress=True, worker="gw1").get(config(start_s=0.3))
     assert all(line.startswith("[gw1] fake fake-model: ") for line in pools.said)
     assert any("loading weights" in line for line in pools.said)
     assert len(pools.said) < 10
     pools.said.clear()
-    pools(plain_progress=False).get(config(start_s=3.5, start_tick_s=0.2))
-    assert pools.said
+    pools(plain_progress=False).get(config(start_s=2.2, start_tick_s=0.2))
     assert all(line.startswith("fake fake-model: ") for line in pools.said)
-    assert sum("loading weights" in line for line in pools.said) >= 2
+    assert any("loading weights" in line for line in pools.said)
 
 
 # -- whose server is it?
@@ -165,9 +163,9 @@ def test_a_server_of_another_model_is_refused(pools: Pools) -> None:
 
 
 def test_two_pools_at_once_never_collide(pools: Pools) -> None:
-    servers = [pools().get(config(seed=n % 2)) for n in range(4)]
-    assert len({s.launch.endpoint.port for s in servers}) == 4
-    assert len({s.launch.id for s in servers}) == 4
+    servers = [pools().get(config(seed=n % 2)) for n in range(3)]
+    assert len({s.launch.endpoint.port for s in servers}) == 3
+    assert len({s.launch.id for s in servers}) == 3
     for server in servers:
         server.check()
 
