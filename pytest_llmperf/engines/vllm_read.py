@@ -21,7 +21,9 @@ _CHOSEN = re.compile(
 )
 _REFUSED = re.compile(r"Cannot use (?:AttentionBackendEnum\.)?([A-Z0-9_]+) backend on (\w+)")
 _WARM = re.compile(r"Directly load (?:AOT compilation|the compiled graph|the \d+-th graph)")
-_COLD = re.compile(r"Compiling a graph for|Cache the graph of compile range|saved AOT compiled function")
+_COLD = re.compile(
+    r"Compiling a graph for|Compiling model again|Cache the graph of compile range|saved AOT compiled function"
+)
 #: (section, name) of the resolved configuration that explain a speed and have no field of their own.
 _NOTED = (
     ("cache_config", "block_size"),

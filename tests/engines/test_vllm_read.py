@@ -122,6 +122,11 @@ def test_custom_all_reduce_off_in_the_log_beats_the_argument() -> None:
         ("Directly load AOT compilation from path ~/.cache/vllm/x", "warm"),
         ("Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 1.2 s", "warm"),
         ("Directly load AOT compilation from path x\nCompiling a graph for compile range (1, 2)", "cold"),
+        (
+            "[backbone] Compiling model again due to a load failure from x\nDirectly load AOT compilation from path y",
+            "cold",
+        ),
+        ("[backbone] saved AOT compiled function to ~/.cache/vllm/torch_compile_cache/x", "cold"),
         ("Enforce eager set", None),
     ],
 )
