@@ -85,6 +85,12 @@ def _writable(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
 
+def count(flags: Mapping[str, Any], name: str) -> int:
+    """A flag that counts things, 1 when it is missing or is no such number (the engine will say so)."""
+    text = str(flags.get(name, 1))
+    return max(int(text), 1) if text.isdecimal() else 1
+
+
 def overridden(config: ServerConfig, fields: Mapping[str, str]) -> ServerConfig:
     """``config`` with the portable keys that its own flags declare anew; ``fields`` maps flag to portable key."""
     given = normal(config.flags)

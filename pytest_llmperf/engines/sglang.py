@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from pytest_llmperf.engines import flags, sglang_read, tiny_model
 from pytest_llmperf.engines.base import (
+    PORTABLE,
     Command,
     Counters,
     EffectiveConfig,
@@ -25,42 +26,20 @@ from pytest_llmperf.server.config import ServerConfig
 ATTENTION_BACKENDS = frozenset(
     {
         *("triton", "torch_native", "flex_attention", "dsa", "nsa", "qsa", "dsv4", "fa3", "fa4", "flashinfer"),
-        *(
-            "flashmla",
-            "cutlass_mla",
-            "trtllm_mla",
-            "cutedsl_mla",
-            "trtllm_mha",
-            "tokenspeed_mla",
-            "dual_chunk_flash_attn",
-        ),
+        *("flashmla", "cutlass_mla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla", "trtllm_mha"),
         *("aiter", "wave", "intel_amx", "ascend", "intel_xpu"),
     }
 )
 #: Flags under the names of the portable keys that they stand for: the engine-only one wins.
 _SAME_NAME = ("attention_backend", "max_running_requests", "context_length", "dtype", "quantization")
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
-
-
+#: It would wait a minute for core files that nobody asked for, with the dead scheduler's GPU memory in hand.
 _CRASH_AT_ONCE = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0"}
 
 
 class SGLang(Engine):
     name = "sglang"
-    portable = frozenset(
-        {
-            *("tokenizer", "tp", "dp", "pp", "dtype", "quantization", "load_format", "attention_backend", "cuda_graph"),
-            *(
-                "custom_all_reduce",
-                "prefix_cache",
-                "max_running_requests",
-                "context_length",
-                "speculative",
-                "seed",
-                "nccl",
-            ),
-        }
-    )
+    portable = frozenset(PORTABLE)
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
     progress_patterns = (
         (re.compile(r"Load weight begin|Loading safetensors|Multi-thread loading"), "loading weights"),
@@ -125,7 +104,7 @@ class SGLang(Engine):
         """With DP attention the data-parallel groups share the tensor-parallel GPUs; a node leases its own share."""
         given = flags.normal(config.flags)
         total = config.tp * config.pp * (1 if given.get("enable_dp_attention") else config.dp)
-        return -(-total // int(given.get("nnodes") or 1))
+        return -(-total // flags.count(given, "nnodes"))
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
         return {"ignore_eos": True, "min_tokens": output_tokens}

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from pytest_llmperf.engines import flags, tiny_model, vllm_read
 from pytest_llmperf.engines.base import (
+    PORTABLE,
     Command,
     Counters,
     EffectiveConfig,
@@ -45,20 +46,7 @@ _FIELDS = {
 
 class VLLM(Engine):
     name = "vllm"
-    portable = frozenset(
-        {
-            *("tokenizer", "tp", "dp", "pp", "dtype", "quantization", "load_format", "attention_backend", "cuda_graph"),
-            *(
-                "custom_all_reduce",
-                "prefix_cache",
-                "max_running_requests",
-                "context_length",
-                "speculative",
-                "seed",
-                "nccl",
-            ),
-        }
-    )
+    portable = frozenset(PORTABLE)
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
     progress_patterns = (
         (re.compile(r"Loading safetensors|Starting to load model|Loading model"), "loading weights"),
@@ -125,7 +113,7 @@ class VLLM(Engine):
 
     def gpu_count(self, config: ServerConfig) -> int:
         """A node of several leases its own share."""
-        return -(-super().gpu_count(config) // int(flags.normal(config.flags).get("nnodes") or 1))
+        return -(-super().gpu_count(config) // flags.count(flags.normal(config.flags), "nnodes"))
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
         return {"ignore_eos": True, "min_tokens": output_tokens}

@@ -280,6 +280,8 @@ def test_forced_acceptance() -> None:
         ("sglang", {"tp": 16, "flags": {"nnodes": 2, "node_rank": 0}}, 8),
         ("vllm", {"tp": 4, "pp": 2, "dp": 2}, 16),
         ("vllm", {"tp": 16, "flags": {"nnodes": 2}}, 8),
+        ("vllm", {"tp": 4, "flags": {"nnodes": "two"}}, 4),
+        ("vllm", {"tp": 3, "flags": {"--nnodes": "2"}}, 2),
         ("llamacpp", {}, 0),
     ],
 )
