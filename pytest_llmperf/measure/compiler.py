@@ -61,11 +61,12 @@ def target_of(endpoint: Endpoint) -> Target:
 
 def ordinary_client(endpoint: Endpoint) -> openai.OpenAI:
     """A plain openai client without retries: proxies as openai honours them, but never to a server on this host."""
+    verify = http_library().create_ssl_context() if endpoint.scheme == "https" else True
     return openai.OpenAI(
         api_key=endpoint.api_key or "none",
         base_url=endpoint.base_url,
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(trust_env=endpoint.host not in _LOOPBACK),
+        http_client=openai.DefaultHttpxClient(trust_env=endpoint.host not in _LOOPBACK, verify=verify),
     )
 
 

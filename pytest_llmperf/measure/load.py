@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.asker import Asker
 from pytest_llmperf.measure.compiler import Call
@@ -29,7 +27,7 @@ from pytest_llmperf.measure.steady import is_steady
 from pytest_llmperf.measure.swarm import Finished, Swarm
 from pytest_llmperf.measure.traffic import speculation
 from pytest_llmperf.measure.watch import Watch, quiet
-from pytest_llmperf.measure.window import Ended, closed_window, open_window, window_values
+from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, window_values
 
 Say = Callable[[str], None]
 
@@ -60,34 +58,10 @@ def load(
             return failed(connection, workload, warmup, bad)
         pace = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
         play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, pace)
-        queue = _QueueLook(connection.counters)
-        swarm = Swarm(asker.target, limits, check=connection.check, drained=queue.look)
+        swarm = Swarm(asker.target, limits, connection.check)
         with quiet(), Watch(connection, limits, gpus) as watch:
             finished = play(swarm)
-        return _conclude(asker, warmup, watch, _parse(asker, finished), queue.waiting)
-
-
-class _QueueLook:
-    """Reads the engine's queue once, beside the streams that are still running after the window has closed."""
-
-    def __init__(self, read: Callable[[], Counters | None]) -> None:
-        self._read = read
-        self._thread: threading.Thread | None = None
-        self._seen: Counters | None = None
-
-    def look(self) -> None:
-        self._thread = threading.Thread(target=self._take, name="llmperf-queue", daemon=True)
-        self._thread.start()
-
-    def _take(self) -> None:
-        self._seen = self._read()
-
-    @property
-    def waiting(self) -> float | None:
-        """Requests that were waiting, None when nobody looked or the engine does not tell."""
-        if self._thread is not None:
-            self._thread.join()
-        return self._seen.waiting if self._seen is not None else None
+        return _conclude(asker, warmup, watch, _parse(asker, finished))
 
 
 def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
@@ -108,7 +82,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     steady = any(o.problems for o in outcomes)
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
         calls = [asker.call("warmup", len(outcomes) + i) for i in range(work.concurrency)]
-        swarm = Swarm(asker.target, limits, check=asker.connection.check, drained=lambda: None)
+        swarm = Swarm(asker.target, limits, asker.connection.check)
         with quiet():
             finished = swarm.closed_loop(iter(calls), work.concurrency)
         wave = [e.outcome for e in _parse(asker, finished)]
@@ -162,10 +136,10 @@ def _open_loop(asker: Asker) -> Play:
     return lambda swarm: swarm.open_loop(built, after)
 
 
-def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended], waiting: float | None) -> Run:
+def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]) -> Run:
     work, limits = asker.workload, asker.limits
     outcomes = [e.outcome for e in ended]
-    guards, problems, evidence = watch.conclude(outcomes, waiting)
+    guards, problems, evidence = watch.conclude(outcomes)
     invalid = [*reasons(outcomes), *problems]
     values: dict[str, float] = {}
     if not ended:
@@ -173,12 +147,14 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
     elif not any(o.problems for o in outcomes):
         window = open_window(ended) if work.rate is not None else closed_window(ended, work.concurrency)
         if window is None:
-            invalid.append("there was no steady window: raise requests or seconds, or lower the concurrency")
+            invalid.append("there was no steady window: raise requests or seconds, or lower concurrency")
         else:
             values = window_values(outcomes, window)
             evidence["window_s"] = window.seconds
             guards += delay_guard(outcomes, values.get("itl_p50_ms", math.nan), limits)
             guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
+            if work.rate is None:
+                guards.append(queue_guard(outcomes, work.concurrency))
             values |= speculation(watch.delta, values.get("stream_tok_s", math.nan))
     measurement = Measurement(
         launch_id=asker.connection.launch_id,

@@ -66,14 +66,11 @@ class Finished:
 class Swarm:
     """Plays many calls, each on a connection of its own; all sockets are closed when ``play`` returns or raises.
 
-    ``check`` raises when the server is gone; ``drained`` is called once, when a stream ends and no request
-    is left to be sent.
+    ``check`` raises when the server is gone.
     """
 
-    def __init__(
-        self, target: Target, limits: Limits, *, check: Callable[[], None], drained: Callable[[], None]
-    ) -> None:
-        self._limits, self._check, self._drained = limits, check, drained
+    def __init__(self, target: Target, limits: Limits, check: Callable[[], None]) -> None:
+        self._limits, self._check = limits, check
         self._tls, self._name = target.tls, target.host
         self._address = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)[0]
         self._selector = selectors.DefaultSelector()
@@ -81,7 +78,6 @@ class Swarm:
         self._calls: Iterator[Call] = iter(())
         self._pending: deque[tuple[int, Call]] = deque()
         self._finished: list[Finished] = []
-        self._draining = False
 
     def closed_loop(self, calls: Iterator[Call], streams: int) -> list[Finished]:
         """Keep ``streams`` requests in flight until ``calls`` runs out and every request has ended."""
@@ -186,9 +182,6 @@ class Swarm:
         self._finished.append(Finished(flight.call, recording, ended, following is not None, flight.due_ns))
         if following is not None:
             self._launch(following, None)
-        elif not self._pending and not self._draining:
-            self._draining = True
-            self._drained()
 
     def _look(self, now: int) -> None:
         """Once a second: streams that fell silent have ended unnoticed, time out, or the server is gone."""

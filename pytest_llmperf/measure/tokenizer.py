@@ -40,7 +40,8 @@ class Tokenizer:
         try:
             answer = self._client.post(self._url, body=body, cast_to=object)
         except openai.OpenAIError as error:
-            raise MeasurementError(f"the tokenizer endpoint {self._url} did not answer: {error}") from error
+            cause = error.__cause__ or error  # openai says no more than "Connection error"
+            raise MeasurementError(f"the tokenizer endpoint {self._url} did not answer: {cause}") from error
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         if not isinstance(tokens, list) or not all(isinstance(t, int) for t in tokens):
             raise MeasurementError(f"the tokenizer endpoint {self._url} sent no list of token ids")

@@ -1,4 +1,4 @@
-"""What the engine's own counters say about a measurement: cache hits, queues, preemptions, speculation, strangers.
+"""What the engine's own counters say about a measurement: cache hits, preemptions, speculation, strangers.
 
 Counters are read before and after, while no request of ours is in flight; never inside the window.
 """
@@ -69,10 +69,9 @@ def cache_problems(outcomes: Sequence[Outcome], delta: Counters, limits: Limits)
 
 
 def traffic_guards(
-    before: Counters | None, delta: Counters, outcomes: Sequence[Outcome], *, graphs: bool, waiting: float | None = None
+    before: Counters | None, delta: Counters, outcomes: Sequence[Outcome], *, graphs: bool
 ) -> list[Guard]:
-    """``graphs``: captured graphs are wanted, so a batch outside them counts. ``waiting``: requests that stood in the
-    engine's queue while the window was open, when somebody looked."""
+    """``graphs``: captured graphs are wanted, so a batch outside them counts."""
     out: list[Guard] = []
     alone = "let nothing else use this server"
     if before is not None and before.running:
@@ -87,10 +86,6 @@ def traffic_guards(
         text = f"{delta.preemptions:.0f} requests were preempted or retracted"
         advice = "lower the concurrency or give the KV cache more memory"
         out.append(Guard("preemptions", delta.preemptions > 0, text, advice, delta.preemptions, 0))
-    if waiting is not None:
-        text = f"{waiting:.0f} requests were waiting in the engine's queue"
-        advice = "raise max_running_requests or lower the concurrency"
-        out.append(Guard("queueing", waiting > 0, text, advice, waiting, 0))
     if delta.uncaptured_batches is not None and graphs:
         text = f"{delta.uncaptured_batches:.0f} decode batches ran outside captured graphs"
         advice = "capture graphs for this batch size (cuda_graph_max_bs, max_running_requests)"

@@ -54,11 +54,8 @@ class Watch:
         """CPU seconds of this process inside it."""
         return self._after.client_s - self._before.client_s
 
-    def conclude(
-        self, outcomes: Sequence[Outcome], waiting: float | None = None
-    ) -> tuple[list[Guard], list[str], dict[str, Any]]:
-        """(guards, reasons for being invalid, evidence) of everything seen. ``waiting``: requests that the
-        engine had queued while the window was open."""
+    def conclude(self, outcomes: Sequence[Outcome]) -> tuple[list[Guard], list[str], dict[str, Any]]:
+        """(guards, reasons for being invalid, evidence) of everything seen."""
         connection, limits = self._connection, self._limits
         tokens = sum(o.answer.completion_tokens or 0 for o in outcomes)
         self.delta = delta = difference(self.counters, settled(connection.counters, self.counters, tokens))
@@ -69,7 +66,7 @@ class Watch:
             guards += gpu_guards(self._gpus, ours, limits)
             evidence |= self._gpus.evidence
         graphs = connection.config.cuda_graph is not False
-        guards += traffic_guards(self.counters, delta, outcomes, graphs=graphs, waiting=waiting)
+        guards += traffic_guards(self.counters, delta, outcomes, graphs=graphs)
         return guards, cache_problems(outcomes, delta, limits), evidence
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmperf.measure.metrics import Guard
 from pytest_llmperf.measure.outcome import Outcome
 from pytest_llmperf.measure.timing import weighted_percentiles
 
@@ -37,6 +39,8 @@ def closed_window(ended: Sequence[Ended], streams: int) -> Window | None:
 
     All streams are decoding once the first request of every stream has its first chunk.
     """
+    if len(ended) < streams:
+        return None
     first = sorted(ended, key=lambda e: e.outcome.sent_ns)[:streams]
     start = max(e.outcome.answer.chunks[0].at_ns for e in first)
     end = min((e.outcome.answer.chunks[-1].at_ns for e in ended if not e.successor), default=start)
@@ -84,3 +88,14 @@ def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, floa
     values["ttft_ms"] = float(np.median([o.timing.ttft_ms for o in sent_inside if o.timing]))
     values["e2e_ms"] = float(np.median([o.timing.e2e_ms for o in sent_inside if o.timing]))
     return values
+
+
+def queue_guard(outcomes: Sequence[Outcome], streams: int) -> Guard:
+    """Whether all streams were ever decoding at once. When not, the engine kept some waiting (its limit on running
+    requests, its memory, or prefills that outlast the decoding); seen from here, without asking it anything."""
+    spans = [(o.answer.chunks[0].at_ns, o.answer.chunks[-1].at_ns) for o in outcomes if o.timing is not None]
+    steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    most = max(itertools.accumulate(step for _, step in steps), default=0)
+    text = f"at most {most} of {streams} streams were decoding at once"
+    advice = "raise max_running_requests, lower concurrency or ask for longer outputs"
+    return Guard("queueing", most < streams, text, advice, most, streams)

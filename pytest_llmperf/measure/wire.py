@@ -161,7 +161,7 @@ class _Tape:
             while self._chunk():
                 pass
         elif not (self.reads and not self.reads[-1][2]):
-            while self._keep(READ_SIZE) and not self.reads[-1][2].endswith(LAST_CHUNK):
+            while self._keep(READ_SIZE) and not (self.reads and self.reads[-1][2].endswith(LAST_CHUNK)):
                 pass
 
     def _head(self) -> bool:
