@@ -28,12 +28,12 @@ def find(folder: Path, test: str, engine: str) -> list[Series]:
     """
     home = place(folder, test, engine)
     try:
-        names = sorted(p.name for p in home.iterdir() if _is_baseline(p.name))
+        found = sorted(p.name for p in home.iterdir() if _is_baseline(p.name))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise BaselineError(f"{home} cannot be listed: {error.strerror}") from error
-    return [_at_home(folder, home / n) for n in names]
+    return [_at_home(folder, home / n) for n in found]
 
 
 def _at_home(folder: Path, path: Path) -> Series:
@@ -115,12 +115,18 @@ def remove(folder: Path, path: Path) -> None:
 
 def files(folder: Path, engine: str | None = None, label: str | None = None) -> Iterator[Path]:
     """Every baseline file, sorted; of one engine and one hardware ``label`` where given. Opens none of them."""
-    start = folder / slug(engine) if engine else folder
-    for parent, folders, names in os.walk(start):
+    return (folder / name for name in names(folder, engine, label))
+
+
+def names(folder: Path, engine: str | None = None, label: str | None = None) -> Iterator[str]:
+    """As ``files``, as text relative to ``folder``: much cheaper where there are thousands."""
+    start = str(folder / slug(engine) if engine else folder)
+    skip = len(str(folder)) + 1
+    for parent, folders, found in os.walk(start):
         folders.sort()
-        for name in sorted(names):
+        for name in sorted(found):
             if _is_baseline(name) and (label is None or name.startswith(f"{label}--")):
-                yield Path(parent, name)
+                yield f"{parent}/{name}"[skip:]
 
 
 def _is_baseline(name: str) -> bool:
