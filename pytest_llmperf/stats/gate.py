@@ -53,7 +53,7 @@ class Gate:
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
         logs = _sound(baseline_launches)
         self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
-        self.wander = math.sqrt(float(np.median([float(squared_error(x)) for x in logs])))
+        self.wander = math.sqrt(float(np.mean([float(squared_error(x)) for x in logs])))
         self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
@@ -222,7 +222,7 @@ class Gate:
                 "other host: no stored launch ran on this one, so the band allows for the spread between hosts; "
                 "launches recorded here would tighten it"
             )
-        if self.wander > self.prior.s0:
+        if self.wander > max(self.prior.s0, self._least / 2):
             said.append(
                 f"repetitions wander: a stored launch pins its own value down to {self.wander:.1%} only, "
                 f"so launches are expected to spread by that instead of {self.prior.s0:.1%}"

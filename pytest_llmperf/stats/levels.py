@@ -95,7 +95,7 @@ def failing(design: Design, confirm: float, drop: float = 0.0) -> float:
     Gauss quadrature over ``v``, that fraction and the first difference; with ``confirmed = 1`` this is scipy's
     bivariate ``multivariate_t``.
     """
-    v, wv = _chi2_nodes(design.confirm_nu)
+    v, wv = chi2_nodes(design.confirm_nu)
     root, wp = _beta_nodes(design.nu, design.confirmed - 1)
     first = design.share + 1 / design.screened
     second = design.share + 1 / design.confirmed
@@ -104,7 +104,7 @@ def failing(design: Design, confirm: float, drop: float = 0.0) -> float:
     u = np.sqrt(v[:, None] / design.nu) * root
     low = design.screen * u - d1
     high = np.minimum(design.fast * u - d1, np.maximum(low, 0.0) + 9.0)
-    x, w = _legendre(24)
+    x, w = legendre(24)
     half = np.maximum(high - low, 0.0)[:, :, None] / 2
     z = low[:, :, None] + half * (x + 1)
     weight = (wv[:, None] * wp)[:, :, None]
@@ -140,9 +140,9 @@ def _reach(design: Design) -> float:
 
 
 @lru_cache(maxsize=256)
-def _chi2_nodes(nu: float) -> tuple[Array, Array]:
+def chi2_nodes(nu: float) -> tuple[Array, Array]:
     """Gauss-Legendre nodes in ``log v`` and weights for a chi-square with ``nu`` degrees of freedom."""
-    x, w = _legendre(40)
+    x, w = legendre(40)
     low, high = np.log(chi2.ppf(1e-12, nu)), np.log(chi2.isf(1e-12, nu))
     v = np.exp(low + (high - low) * (x + 1) / 2)
     return v, w * (high - low) / 2 * chi2.pdf(v, nu) * v
@@ -160,5 +160,5 @@ def _beta_nodes(nu: float, added: int) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=8)
-def _legendre(n: int) -> tuple[Array, Array]:
+def legendre(n: int) -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(n)

@@ -13,6 +13,9 @@ Array: TypeAlias = npt.NDArray[np.float64]
 #: One launch: its repetitions, or its value alone.
 Launch: TypeAlias = "Sequence[float] | float"
 
+#: Fewer repetitions than this say too little about rho to scale its bias away; only its shift is taken out.
+SHORT = 8
+
 
 def log_location(logs: Array) -> Array:
     """Hodges-Lehmann estimate over the last axis: the median of all pairwise means, each value paired with itself too.
@@ -39,9 +42,9 @@ def squared_error(logs: Array) -> Array:
     """Squared standard error of a launch's location as its own repetitions show it, shape ``(..., n)`` to ``(...)``.
 
     ``sd^2 / n`` holds for independent repetitions only; slow stretches inside a launch (clocks, a busy host) make
-    neighbours alike. The factor ``(1 + rho) / (1 - rho)``, ``rho`` the lag-1 autocorrelation, corrects for that as for
-    an AR(1) series. ``rho`` is raised by ``1 / n`` (its bias when there is none) and kept within [0, 0.8]. Zero for
-    fewer than three repetitions, which cannot tell.
+    neighbours alike. The factor ``(1 + rho) / (1 - rho)`` corrects for that as for an AR(1) series, ``rho`` being the
+    lag-1 autocorrelation freed of its bias in short series (Kendall 1954, Biometrika 41:403) and kept within [0, 0.8].
+    Zero for fewer than three repetitions, which cannot tell.
     """
     n = logs.shape[-1]
     if n < 3:
@@ -49,8 +52,8 @@ def squared_error(logs: Array) -> Array:
     away = logs - np.mean(logs, axis=-1, keepdims=True)
     squares = np.sum(away**2, axis=-1)
     lagged = np.sum(away[..., 1:] * away[..., :-1], axis=-1)
-    rho = np.divide(lagged, squares, out=np.zeros_like(squares), where=squares > 0) + 1 / n
-    rho = np.clip(rho, 0.0, 0.8)
+    rho = np.divide(lagged, squares, out=np.zeros_like(squares), where=squares > 0)
+    rho = np.clip((n * rho + 1) / (n - 4 if n >= SHORT else n), 0.0, 0.8)
     return np.asarray(squares / (n - 1) / n * (1 + rho) / (1 - rho), dtype=np.float64)
 
 
