@@ -28,6 +28,7 @@ COMMANDS = (
     Command("baselines", "Show, rename, prune or merge stored baselines", "pytest_llmperf.cli_baselines"),
     Command("history", "Draw the trend of stored launches, with change points", "pytest_llmperf.cli_history"),
     Command("compare", "Compare two runs (files of --llmperf-json)", "pytest_llmperf.cli_compare"),
+    Command("export", "Turn a stored report into HTML, Markdown or another tool's format", "pytest_llmperf.cli_export"),
     Command("servers", "List or stop the servers that --keep-servers left up", "pytest_llmperf.cli_servers"),
     Command("tiny-model", "Write the small random model that needs no download", "pytest_llmperf.cli_tiny_model"),
     Command("inspect", "Tell which backends and flags an engine offers, without importing it",
