@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
 import ssl
@@ -23,7 +24,7 @@ from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from tests.conftest import StartFake, wait_for
-from tests.measure.conftest import Measure, assert_true, connection_to
+from tests.measure.conftest import ONE_WARMUP, Measure, assert_true, connection_to
 
 PACE = {"FAKE_ITL_MS": 10, "FAKE_TTFT_MS": 40}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -58,24 +59,26 @@ class Relay:
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with (
-            contextlib.suppress(OSError),
-            self._wrap(sock) as near,
-            socket.create_connection(("127.0.0.1", self._to)) as far,
-        ):
-            far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._pass, args=(near, far), daemon=True).start()
-            self._pass(far, near)
+        with contextlib.suppress(OSError), self._wrap(sock) as near:
+            with socket.create_connection(("127.0.0.1", self._to)) as far:
+                far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while self._pass(near, far):  # in one thread: an SSL object does not stand two
+                    pass
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
+    def _pass(self, near: socket.socket, far: socket.socket) -> bool:
+        waiting = isinstance(near, ssl.SSLSocket) and near.pending()
+        ready = [near] if waiting else select.select([near, far], [], [])[0]
+        for source, sink in ((near, far), (far, near)):
+            if source in ready:
+                data = source.recv(1 << 16)
                 if data.startswith(b"POST http://"):  # as a proxy is asked
                     self.asked.append(data)
                     method, _, rest = data.partition(b" http://")
                     data = method + b" /" + rest.partition(b"/")[2]
+                if not data:
+                    return False
                 sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+        return True
 
 
 @pytest.fixture
@@ -166,7 +169,7 @@ def test_an_interrupt_leaves_nothing_open(fake_server: StartFake, measure: Measu
     server = fake_server("vllm", env={"FAKE_ITL_MS": 10})
 
     def interrupt() -> None:
-        wait_for(lambda: len(server.truth) > 7, "requests to be under way")
+        wait_for(lambda: len(server.truth) > 9, "requests to be under way")
         time.sleep(0.2)  # into the middle of the next one, which takes half a second
         signal.raise_signal(signal.SIGINT)
 
