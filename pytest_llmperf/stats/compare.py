@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from scipy.stats import t as student
 
 from .levels import chi2_nodes, legendre
-from .location import Array, Launch, stack
+from .location import Array, Launch, stack, wander
 from .prior import Prior, moderate
 
 
@@ -66,31 +66,30 @@ def ratio_interval(
     """``b / a`` with its interval, each a sequence of launches (their repetitions, or one value each).
 
     Two engines differ in launch spread, up to tenfold, so each side has its own moderated variance (``prior_b`` is
-    b's prior when it is not a's) and the degrees of freedom are Welch and Satterthwaite's. ``pooled`` takes one
+    b's prior when it is not a's) and the degrees of freedom are Welch's (1947, Biometrika 34:28). ``pooled`` takes one
     variance for both: two builds or configs of one engine. Raises ``ValueError`` for unusable launches.
     """
     x, y = _usable(a, "a"), _usable(b, "b")
     prior = prior or Prior()
     if pooled:
-        spread, nu = moderate(np.asarray(_squares(x) + _squares(y)), x.size + y.size - 2, prior.d0, prior.s0**2)
+        expected = max(prior.s0**2, wander([*a, *b]))
+        spread, nu = moderate(np.asarray(_squares(x) + _squares(y)), x.size + y.size - 2, prior.d0, expected)
         error = float(spread) * math.sqrt(1 / x.size + 1 / y.size)
     else:
-        error, nu = _welch(x, y, prior, prior_b or prior)
+        sides = [_mean_variance(*side) for side in ((x, a, prior), (y, b, prior_b or prior))]
+        error = math.sqrt(sum(v for v, _ in sides))
+        nu = error**4 / sum(v**2 / df for v, df in sides)
     gap = float(np.mean(y) - np.mean(x))
     reach = float(student.isf((1 - level) / 2, nu)) * error
-    p = 2 * float(student.sf(abs(gap) / error, nu)) if error else float(gap == 0)
+    p = 2 * float(student.sf(abs(gap) / error, nu))
     return Ratio(math.exp(gap), math.exp(gap - reach), math.exp(gap + reach), level, p, nu, (x.size, y.size))
 
 
-def _welch(x: Array, y: Array, prior_x: Prior, prior_y: Prior) -> tuple[float, float]:
-    """Standard error of the difference and its degrees of freedom (Welch 1947, Biometrika 34:28)."""
-    sides = []
-    for values, prior in ((x, prior_x), (y, prior_y)):
-        spread, nu = moderate(np.asarray(_squares(values)), values.size - 1, prior.d0, prior.s0**2)
-        sides.append((float(spread) ** 2 / values.size, nu))
-    total = sum(v for v, _ in sides)
-    nu = total**2 / sum(v**2 / n for v, n in sides) if total else sum(n for _, n in sides)
-    return math.sqrt(total), nu
+def _mean_variance(logs: Array, launches: Sequence[Launch], prior: Prior) -> tuple[float, float]:
+    """Variance of a side's mean and its degrees of freedom."""
+    expected = max(prior.s0**2, wander(launches))
+    spread, nu = moderate(np.asarray(_squares(logs)), logs.size - 1, prior.d0, expected)
+    return float(spread) ** 2 / logs.size, nu
 
 
 def effects(
@@ -113,7 +112,8 @@ def effects(
     prior = prior or Prior()
     squares = _squares(control) + sum(_squares(g) for g in groups.values())
     df = control.size - 1 + sum(g.size - 1 for g in groups.values())
-    spread, nu = moderate(np.asarray(squares), df, prior.d0, prior.s0**2)
+    expected = max(prior.s0**2, wander([x for group in (base, *variations.values()) for x in group]))
+    spread, nu = moderate(np.asarray(squares), df, prior.d0, expected)
     sizes = np.array([g.size for g in groups.values()])
     lean = np.sqrt(sizes / (sizes + control.size))
     critical = dunnett_quantile(lean, nu, level)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .levels import POWER, Design, quantile
-from .location import Array, Launch, launch_logs, log_location, squared_error, stack
+from .location import Array, Launch, launch_logs, log_location, stack, wander
 from .prior import Prior
 from .reference import Shift, reference, shift
 from .stability import MODES_APART, disagree, modes, too_spread
@@ -53,7 +53,7 @@ class Gate:
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
         logs = _sound(baseline_launches)
         self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
-        self.wander = math.sqrt(float(np.mean([float(squared_error(x)) for x in logs])))
+        self.wander = math.sqrt(wander(baseline_launches))
         self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
@@ -75,6 +75,11 @@ class Gate:
     def center(self) -> float:
         """The baseline's value, in the metric's unit."""
         return math.exp(self._sign * float(self._ref.center))
+
+    @property
+    def learned(self) -> Prior:
+        """What prior and stored launches together say about the spread: the prior of what comes next (a target)."""
+        return Prior(self.nu, self.spread, f"{self.k} stored launches")
 
     @property
     def prior_only(self) -> bool:

@@ -79,3 +79,15 @@ def stack(launches: Launch | Sequence[Launch], *, flat_is_one: bool = True) -> A
     if not sound or len(sound) < len(logs):
         return None
     return np.array([float(log_location(x)) for x in sound])
+
+
+def wander(launches: Launch | Sequence[Launch]) -> float:
+    """Mean squared standard error of usable launches' values as their own repetitions show it, in logs squared.
+
+    No series of launches can be steadier than that, whatever a prior says. Zero where single values are given.
+    """
+    items = [launches] if isinstance(launches, int | float) else list(launches)
+    if all(isinstance(x, int | float | np.number) for x in items):
+        return 0.0
+    logs = [launch_logs(x) for x in items]
+    return float(np.mean([float(squared_error(x)) for x in logs if x is not None] or [0.0]))

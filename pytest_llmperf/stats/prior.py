@@ -14,8 +14,8 @@ from .location import Array
 
 #: Series needed before a prior is fitted to them.
 FEWEST_SERIES = 5
-#: Most degrees of freedom that a fitted prior may claim.
-MOST_D0 = 4.0
+#: Degrees of freedom that a fitted prior may claim: above 4, series a third more spread than others fail too often.
+LEAST_D0, MOST_D0 = 1.0, 4.0
 #: Spread below which timer resolution, not the engine, is measured.
 LEAST_SPREAD = 1e-4
 
@@ -39,39 +39,39 @@ class Prior:
 def moderate(squares: Array, df: float, d0: float, s0_squared: float | Array) -> tuple[Array, float]:
     """``s~`` and its degrees of freedom from a sum of squares with ``df`` of its own.
 
-    ``s~^2 = (d0 s0^2 + squares) / (d0 + df)`` (Smyth 2004, SAGMB 3(1):3). Raises ``ValueError`` when there is neither
-    prior nor data.
+    ``s~^2 = (d0 s0^2 + squares) / (d0 + df)`` (Smyth 2004, SAGMB 3(1):3), ``LEAST_SPREAD`` at least. Raises
+    ``ValueError`` when there is neither prior nor data.
     """
     nu = d0 + df
     if nu <= 0:
         raise ValueError("one launch says nothing about the spread between launches: give a prior with d0 > 0")
-    return np.sqrt((d0 * s0_squared + squares) / nu), nu
+    return np.maximum(np.sqrt((d0 * s0_squared + squares) / nu), LEAST_SPREAD), nu
 
 
 def fit_prior(series: Sequence[Sequence[float]]) -> Prior:
     """The prior that many series of launch values (of one engine on one hardware) imply.
 
     ``series[i]`` holds the launch values of one metric of one test, in its own unit. Method of moments on log
-    variances (Smyth 2004, section 6.2, limma's ``fitFDist``), ``d0`` kept at or below ``MOST_D0``. Series with fewer
-    than two launches say nothing; with fewer than ``FEWEST_SERIES`` others the default prior is returned.
+    variances (Smyth 2004, section 6.2, limma's ``fitFDist``); ``d0`` comes in halves, so that critical values are
+    shared, and within ``LEAST_D0`` and ``MOST_D0``. Series with fewer than two launches say nothing; with fewer than
+    ``FEWEST_SERIES`` others the default prior is returned. Raises ``ValueError`` for values not positive and finite.
     """
-    logs = [np.log(np.asarray(values, dtype=np.float64)) for values in series if len(values) >= 2]
-    if len(logs) < FEWEST_SERIES:
-        return Prior()
-    if not all(np.all(np.isfinite(x)) for x in logs):
+    data = [np.asarray(values, dtype=np.float64) for values in series if len(values) >= 2]
+    if not all(np.all(np.isfinite(x)) and np.all(x > 0) for x in data):
         raise ValueError("a prior is fitted to positive finite launch values only")
-    df = np.array([len(x) - 1 for x in logs], dtype=np.float64)
-    variances = np.maximum([float(np.var(x, ddof=1)) for x in logs], LEAST_SPREAD**2)
+    if len(data) < FEWEST_SERIES:
+        return Prior()
+    df = np.array([x.size - 1 for x in data], dtype=np.float64)
+    variances = np.maximum([float(np.var(np.log(x), ddof=1)) for x in data], LEAST_SPREAD**2)
     e = np.log(variances) - digamma(df / 2) + np.log(df / 2)
     mean = float(np.mean(e))
     excess = float(np.var(e, ddof=1) - np.mean(polygamma(1, df / 2)))
+    fitted = math.inf
     if excess > 0:
-        d0 = 2 * _trigamma_inverse(excess)
-        mean += float(digamma(d0 / 2)) - math.log(d0 / 2)
-    else:
-        d0 = math.inf
-    s0 = max(math.exp(mean / 2), LEAST_SPREAD)
-    return Prior(min(d0, MOST_D0), s0, f"{len(logs)} series")
+        fitted = max(2 * _trigamma_inverse(excess), LEAST_D0)
+        mean += float(digamma(fitted / 2)) - math.log(fitted / 2)
+    d0 = min(math.floor(2 * fitted) / 2 if math.isfinite(fitted) else MOST_D0, MOST_D0)
+    return Prior(d0, max(math.exp(mean / 2), LEAST_SPREAD), f"{len(data)} series")
 
 
 def _trigamma_inverse(y: float) -> float:

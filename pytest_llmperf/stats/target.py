@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .levels import quantile
-from .location import Launch, stack
+from .location import Launch, stack, wander
 from .prior import Prior, moderate
 
 
@@ -35,7 +35,8 @@ def judge_target(
 ) -> TargetOutcome:
     """Whether launches are credibly short of ``target`` (same unit): one-sided at ``alpha``, for the mean alone.
 
-    The mean's error is ``s~ / sqrt(r)`` for r launches; a flat sequence is one launch's repetitions. Raises
+    The mean's error is ``s~ / sqrt(r)`` for r launches, ``s~`` moderated by ``prior`` (``Gate.learned`` where there is
+    a baseline) and no smaller than repetitions wander. A flat sequence is one launch's repetitions. Raises
     ``ValueError`` for a target that is not positive and finite.
     """
     if not (math.isfinite(target) and target > 0):
@@ -46,7 +47,8 @@ def judge_target(
         return TargetOutcome("invalid", target, None, None, 0, (reason,))
     prior = prior or Prior()
     mean = float(np.mean(logs))
-    spread, nu = moderate(np.asarray(np.sum((logs - mean) ** 2)), logs.size - 1, prior.d0, prior.s0**2)
+    squares, expected = np.asarray(np.sum((logs - mean) ** 2)), max(prior.s0**2, wander(launches))
+    spread, nu = moderate(squares, logs.size - 1, prior.d0, expected)
     reach = quantile(alpha, nu) * float(spread) / math.sqrt(logs.size)
     limit = math.exp(mean + reach if higher_is_better else mean - reach)
     short = limit < target if higher_is_better else limit > target
