@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import reduce
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 
@@ -121,27 +120,40 @@ class Series:
 
 
 def merged(mine: Series, theirs: Series) -> Series:
-    """Both versions of one series in one, the same whichever comes first.
+    """Both versions of one series in one, the same whichever comes first. Every launch stays, in one epoch.
 
-    Epochs that share a launch are one epoch, and so are the first recordings of two sides without a common past.
+    Epochs that share launches are one epoch, and so are the first recordings of two sides without a common past. A
+    launch that the sides put into different epochs stays in the later one.
     """
-    if not any(a.ids & b.ids for a in mine.epochs for b in theirs.epochs):
-        mine, theirs = sorted((mine, theirs), key=_started)
-        first = mine.current.plus(theirs.epochs[0].launches)
-        epochs: tuple[Epoch, ...] = (*mine.epochs[:-1], first, *theirs.epochs[1:])
-    else:
-        epochs = reduce(_absorb, theirs.epochs, mine.epochs)
-    ordered = sorted(epochs, key=lambda e: (e.launches[0].recorded, e.launches[0].id))
-    return replace(mine, epochs=tuple(ordered)[-KEEP_EPOCHS:])
+    pairs = _paired(mine.epochs, theirs.epochs)
+    paired = [e for pair in pairs for e in pair]
+    joined = [first.plus(second.launches) for first, second in (sorted(pair, key=_start) for pair in pairs)]
+    alone = [e for e in (*mine.epochs, *theirs.epochs) if not any(e is p for p in paired)]
+    seen: frozenset[str] = frozenset()
+    kept: list[Epoch] = []
+    for epoch in sorted([*joined, *alone], key=_start, reverse=True):
+        own = tuple(x for x in epoch.launches if x.id not in seen)
+        if own:
+            kept.append(replace(epoch, launches=own))
+        seen |= epoch.ids
+    return replace(mine, epochs=tuple(kept[:KEEP_EPOCHS][::-1]))
 
 
-def _started(series: Series) -> tuple[str, str]:
-    first = series.epochs[0].launches[0]
-    return first.recorded, first.id
+def _start(epoch: Epoch) -> tuple[str, str, str]:
+    first = epoch.launches[0]
+    return first.recorded, first.id, epoch.reason
 
 
-def _absorb(epochs: tuple[Epoch, ...], other: Epoch) -> tuple[Epoch, ...]:
-    for i, epoch in enumerate(epochs):
-        if epoch.ids & other.ids:
-            return (*epochs[:i], epoch.plus(other.launches), *epochs[i + 1 :])
-    return (*epochs, other)
+def _paired(ours: tuple[Epoch, ...], theirs: tuple[Epoch, ...]) -> list[tuple[Epoch, Epoch]]:
+    """Epochs of two sides that are one, each in one pair at most: same first launch, else most launches in common."""
+    if len(ours) == len(theirs) == 1:
+        return [(ours[0], theirs[0])]
+    candidates = sorted(
+        ((a, b) for a in ours for b in theirs if a.ids & b.ids),
+        key=lambda p: (_start(p[0]) != _start(p[1]), -len(p[0].ids & p[1].ids), sorted(map(_start, p))),
+    )
+    found: list[tuple[Epoch, Epoch]] = []
+    for a, b in candidates:
+        if not any(a is x or b is y for x, y in found):
+            found.append((a, b))
+    return found

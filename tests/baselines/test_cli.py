@@ -103,6 +103,29 @@ def test_merge_is_a_git_merge_driver(project: Path, capsys: pytest.CaptureFixtur
     assert cli.main(words[:-1]) == 4
 
 
+def test_git_merges_two_branches_that_recorded(project: Path) -> None:
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True, stdout=subprocess.PIPE)
+
+    command = f"{sys.executable} -c 'import sys; from pytest_llmperf.cli import main; sys.exit(main())'"
+    git("init", "-q", "-b", "main", ".")
+    git("config", "merge.llmperf.driver", f"{command} baselines merge --driver %O %A %B")
+    (project / ".gitattributes").write_text("baselines/** merge=llmperf\n")
+    path = put(project / "baselines", count=1)
+    git("add", ".")
+    git("commit", "-qm", "base")
+    for branch, numbers in (("ours", (1, 2)), ("theirs", (3,))):
+        git("switch", "-qc", branch, "main")
+        series = store.read(path)
+        new = [make_launch(n, 80, ttft_ms=30.0) for n in numbers]
+        store.write(path, series.extending(series.current.ids, new))
+        git("commit", "-qam", branch)
+    git("switch", "-q", "ours")
+    git("merge", "-q", "-m", "merge", "theirs")
+    assert [x.id[-1] for x in store.read(path).current.launches] == ["0", "1", "2", "3"]
+    git("diff", "--exit-code")
+
+
 SUITE = """
 import pytest
 from pytest_llmperf import perf

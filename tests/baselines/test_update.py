@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,33 @@ def test_merging_is_a_union_in_any_order(base: list[int], ours: list[int], their
 
 def _epoch(base: list[int], reason: str = "first recording") -> Epoch:
     return Epoch(reason, ()).plus(map(make_launch, base))
+
+
+def sides(ids_: list[int], cuts: list[int]) -> Series:
+    """A series whose epochs hold ``ids_`` cut at ``cuts``."""
+    bounds = sorted({0, *(c % len(ids_) for c in cuts), len(ids_)})
+    parts = [sorted(ids_)[low:high] for low, high in pairwise(bounds)]
+    return Series(TEST, "sglang", PRINT, tuple(_epoch(p, f"from {p[0]}") for p in parts))
+
+
+some = st.lists(st.integers(0, 15), unique=True, min_size=1, max_size=10)
+cuts = st.lists(st.integers(0, 9), max_size=3)
+
+
+@given(some, cuts, some, cuts)
+@settings(deadline=None, max_examples=300)
+def test_any_two_versions_merge_without_loss(a: list[int], at: list[int], b: list[int], bt: list[int]) -> None:
+    one, other = sides(a, at), sides(b, bt)
+    both = merged(one, other)
+    assert text.dump(both) == text.dump(merged(other, one))
+    assert text.parse(text.dump(both), "merged") == both
+    assert sorted(n for e in both.epochs for n in ids(e)) == sorted({*a, *b})
+
+
+def test_a_launch_in_two_epochs_stays_in_the_later() -> None:
+    improved = Series(TEST, "sglang", PRINT, (_epoch([1]), _epoch([5], "decode_tok_s improved")))
+    appended = Series(TEST, "sglang", PRINT, (_epoch([1, 5]),))
+    assert [ids(e) for e in merged(appended, improved).epochs] == [[1], [5]]
 
 
 def test_merging_keeps_every_epoch() -> None:
