@@ -76,11 +76,18 @@ def _max_running(info: Mapping[str, Any], state: Mapping[str, Any]) -> int | Non
 
 
 def _decode_graph(info: Mapping[str, Any]) -> bool | None:
-    """``cuda_graph_config`` where there is one: the older ``disable_cuda_graph`` stays false beside it."""
+    """``cuda_graph_config`` where there is one: the older ``disable_cuda_graph`` stays false beside it.
+
+    A configuration that asks for graphs is no proof of one: on a device without them no time was spent on capturing.
+    """
     phases = info.get("cuda_graph_config")
-    if isinstance(phases, dict) and isinstance(phases.get("decode"), dict):
-        return bool(phases["decode"].get("backend") != "disabled")
-    return _negated(info.get("disable_cuda_graph"))
+    if not isinstance(phases, dict) or not isinstance(phases.get("decode"), dict):
+        return _negated(info.get("disable_cuda_graph"))
+    if phases["decode"].get("backend") == "disabled":
+        return False
+    started = info.get("startup_time")
+    spent = started.get("cuda_graph") if isinstance(started, dict) else None
+    return any(s for phase, s in spent.items() if phase != "prefill") if isinstance(spent, dict) else True
 
 
 def _negated(value: object) -> bool | None:

@@ -90,6 +90,27 @@ def test_graphs_are_read_from_the_newer_form() -> None:
     assert read({**old, "disable_cuda_graph": True}).cuda_graph is False
 
 
+def test_graphs_that_were_asked_for_and_never_captured() -> None:
+    """On a CPU the configuration says ``full``; start-up spent no time on a graph."""
+    info = sample_json("sglang-0.5.23-cpu-server_info.json")
+    assert info["cuda_graph_config"]["decode"]["backend"] == "full"
+    assert read(info).cuda_graph is False
+    verify = {"prefill": 0.0, "decode": 0.0, "target_verify": 3.2}
+    assert read({**info, "startup_time": {"cuda_graph": verify}}).cuda_graph is True
+
+
+def test_a_real_server_on_a_cpu() -> None:
+    effective = read(sample_json("sglang-0.5.23-cpu-server_info.json"), sample("sglang-0.5.23-cpu.log"))
+    assert effective.engine_version == "0.5.23"
+    assert effective.attention_backend == "torch_native"  # chosen by itself
+    assert effective.prefix_cache is False
+    assert effective.dtype == "float16"
+    assert effective.max_running_requests == 2048
+    assert effective.context_length == 2048
+    assert effective.kv_tokens == 4096
+    assert effective.other["device"] == "cpu"
+
+
 def test_declared_values_that_were_taken() -> None:
     declared = config(attention_backend="triton", max_running_requests=16, context_length=4096, custom_all_reduce=True)
     assert ENGINE.mismatches(declared, read()) == []

@@ -134,6 +134,13 @@ def test_state_of_the_compile_cache(log: str, state: str | None) -> None:
     assert read(log).cache_state == state
 
 
+def test_a_cold_start_on_a_cpu() -> None:
+    effective = read(sample("vllm-0.32.0-cpu-cold.log"))
+    assert effective.cache_state == "cold"
+    assert effective.kv_tokens == 131_072
+    assert effective.engine_version == "0.32.0"
+
+
 @pytest.mark.parametrize(
     "body", [[], {}, {"vllm_config": None}, {"vllm_config": {"model_config": None}}, {"system_env": 3}]
 )
