@@ -43,7 +43,7 @@ class Relay:
 
     def __init__(self, port: int, wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock) -> None:
         self.asked: list[bytes] = []
-        self._to, self._wrap = port, wrap
+        self._to, self._wrap = ("127.0.0.1", port), wrap
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -59,11 +59,10 @@ class Relay:
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with contextlib.suppress(OSError), self._wrap(sock) as near:
-            with socket.create_connection(("127.0.0.1", self._to)) as far:
-                far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while self._pass(near, far):  # in one thread: an SSL object does not stand two
-                    pass
+        with contextlib.suppress(OSError), self._wrap(sock) as near, socket.create_connection(self._to) as far:
+            far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while self._pass(near, far):  # in one thread: an SSL object does not stand two
+                pass
 
     def _pass(self, near: socket.socket, far: socket.socket) -> bool:
         waiting = isinstance(near, ssl.SSLSocket) and near.pending()
@@ -175,9 +174,8 @@ def test_an_interrupt_leaves_nothing_open(fake_server: StartFake, measure: Measu
 
     def run() -> Run:
         if many:
-            return load(
-                connection_to(server), Workload(16, 50, concurrency=3, requests=60), seed="x", say=lambda t: None
-            )
+            work = Workload(16, 50, concurrency=3, requests=60)
+            return load(connection_to(server), work, seed="x", say=lambda t: None, limits=ONE_WARMUP)
         return measure(server, output_tokens=50, repetitions=60)
 
     threading.Thread(target=interrupt).start()
