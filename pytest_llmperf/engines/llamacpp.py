@@ -94,8 +94,10 @@ class LlamaCpp(Engine):
             found += Speculation.problems(
                 self.name, config.speculative, _SPECULATION, unsupported=("topk", "num_steps")
             )
-        if config.model != tiny_model.NAME and not config.model.endswith(".gguf") and not Path(config.model).is_dir():
-            found.append(f"llamacpp serves GGUF files: model={config.model!r} is neither one nor 'tiny' nor a folder")
+        if config.model != tiny_model.NAME and not _gguf(config.model).endswith(".gguf"):
+            found.append(
+                f"llamacpp serves GGUF files: model={config.model!r} is neither one, nor a folder with one, nor 'tiny'"
+            )
         return found
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:

@@ -80,9 +80,15 @@ def _make_once(home: Path, folder: Path) -> None:
 
 
 def make(folder: Path, *, gguf: bool = True) -> TinyModel:
-    """Write the model into ``folder``. Raises ConfigError when the packages of the ``llamacpp`` extra are missing."""
+    """Write the model into ``folder``.
+
+    Raises ConfigError when the packages of the ``llamacpp`` extra are missing or the folder cannot be written.
+    """
     from pytest_llmperf.engines import tiny_recipe  # numpy stays out of the start of every pytest session
 
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / GGUF_FILE if gguf else None
-    return TinyModel(folder, path, tiny_recipe.write(folder, path))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return TinyModel(folder, path, tiny_recipe.write(folder, path))
+    except OSError as error:
+        raise ConfigError(f"the tiny model could not be written to {folder}: {error}") from error

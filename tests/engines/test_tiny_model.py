@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,31 @@ def test_a_failed_make_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="No space left"):
         tiny_model.cached()
     assert not [p for p in (tmp_path / "pytest-llmperf").iterdir() if p.is_dir()]
+
+
+def test_two_at_once_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calls = []
+    all_wait = threading.Event()
+
+    def make(folder: Path) -> None:
+        calls.append(folder)
+        all_wait.wait(10)
+
+    monkeypatch.setattr(tiny_model, "make", make)
+    others = [threading.Thread(target=tiny_model.cached) for _ in range(3)]
+    for thread in others:
+        thread.start()
+    all_wait.set()
+    for thread in others:
+        thread.join(30)
+    assert len(calls) == 1
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="could not be written"):
+        tiny_model.make(tmp_path / "file" / "below")
 
 
 def test_other_models_are_left_alone() -> None:
