@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pytest_llmperf.report import grids
 from pytest_llmperf.report import summary as words
 from pytest_llmperf.report.grids import Grid
-from pytest_llmperf.report.records import VERDICTS, Result, SessionRecord
+from pytest_llmperf.report.records import Result, SessionRecord
 from pytest_llmperf.report.text import clean, settings
 
 _ICONS = {
     "invalid": "❌", "regressed": "🔻", "inconclusive": "⚠️", "not_comparable": "❌", "no_baseline": "❌",
-    "improved": "🔺", "passed": "✅", "better": "🔺", "worse": "🔻", "failed": "❌",
+    "improved": "🔺", "recorded": "⏺️", "passed": "✅", "better": "🔺", "worse": "🔻", "failed": "❌",
 }  # fmt: skip
 _LEVELS = {"inconclusive": "warning", "improved": "notice"}
 
@@ -72,7 +72,7 @@ def _lines(session: SessionRecord) -> Iterator[str]:
         if len(results) > MOST_ROWS:
             yield ""
             yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
-    notable = [r for r in session.results if r.verdict != "passed" or r.required_launches]
+    notable = [r for r in session.results if words.state(r) not in words.FINE or r.required_launches]
     for result in notable[:MOST_EXPLAINED]:
         yield from _explained(result, session)
     if len(notable) > MOST_EXPLAINED:
@@ -114,7 +114,7 @@ def table(grid: Grid) -> Iterator[str]:
 
 def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
     yield ""
-    icon = _ICONS.get(result.verdict, "")
+    icon = _ICONS.get(words.state(result), "")
     yield f"<details><summary>{icon} {markdown(words.title(result))}</summary>"
     yield ""
     yield block(words.headline(result))
@@ -149,7 +149,7 @@ def annotations(session: SessionRecord) -> list[str]:
     drops the others without a word. Paths are as the records have them, relative to the rootdir."""
     out: list[str] = []
     for level in ("error", "warning", "notice"):
-        found = [r for r in _worst_first(session) if r.verdict != "passed" and _level(r) == level]
+        found = [r for r in words.worst_first(session.results) if _level(r) == level]
         shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
         out += [_annotation(r) for r in shown]
         if len(shown) < len(found):
@@ -157,12 +157,9 @@ def annotations(session: SessionRecord) -> list[str]:
     return out
 
 
-def _worst_first(session: SessionRecord) -> list[Result]:
-    return sorted(session.results, key=lambda r: VERDICTS.index(r.verdict) if r.verdict in VERDICTS else 0)
-
-
 def _level(result: Result) -> str:
-    return _LEVELS.get(result.verdict, "error")
+    state = words.state(result)
+    return "" if state in words.FINE else _LEVELS.get(state, "error")
 
 
 def _annotation(result: Result) -> str:

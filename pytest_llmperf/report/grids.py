@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_llmperf.report import summary
 from pytest_llmperf.report.history import History
 from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, ratio, ratios
+from pytest_llmperf.report.text import clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report.tuning import Curve, Effect, Gap, Sweep
 
 
@@ -25,7 +25,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Cleaned cells, one a column. ``tone`` gives the row its mark and colour: a verdict, or ``better``, ``worse``
+    """Cleaned cells, one a column. ``tone`` gives the row its mark and colour: a state, or ``better``, ``worse``
     and ``failed`` where nothing was gated."""
 
     cells: tuple[str, ...]
@@ -49,7 +49,7 @@ _RESULT: Sequence[tuple[Column, Callable[[Result], str]]] = (
     (Column("k", right=True, drop=3), summary.behind),
     (Column("target", right=True, drop=5), lambda r: number(r.target)),
     (Column("change", right=True, drop=1, toned=True), lambda r: percent(r.change, signed=True)),
-    (Column("verdict", toned=True), lambda r: WORDS.get(r.verdict, clean(r.verdict))),
+    (Column("verdict", toned=True), summary.word),
     (Column("MDE", right=True, drop=4), summary.detectable),
 )
 
@@ -65,7 +65,7 @@ def results(items: Sequence[Result], names: Mapping[str, str]) -> Grid:
     ]
     return Grid(
         (Column("test"), *(c for c, _ in chosen)),
-        tuple(Row((names[r.nodeid], *(f(r) for _, f in chosen)), r.verdict) for r in items),
+        tuple(Row((names[r.nodeid], *(f(r) for _, f in chosen)), summary.state(r)) for r in items),
     )
 
 

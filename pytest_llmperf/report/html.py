@@ -16,7 +16,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.report import grids, summary
 from pytest_llmperf.report import text as words
 from pytest_llmperf.report.history import History
-from pytest_llmperf.report.records import VERDICTS, Result, SessionRecord
+from pytest_llmperf.report.records import Result, SessionRecord
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,7 +39,7 @@ def page(session: SessionRecord, history: Sequence[History] = (), logs: Mapping[
         session=session,
         info=session.session,
         groups=summary.groups(session),
-        worst_first=sorted(session.results, key=lambda r: VERDICTS.index(r.verdict) if r.verdict in VERDICTS else 0),
+        worst_first=summary.worst_first(session.results),
         names=names,
         anchor=lambda r: ids[id(r)],
         history_of=lambda r: histories.get((r.test, r.engine, r.metric)),

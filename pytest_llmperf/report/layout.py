@@ -24,6 +24,7 @@ STYLES: Mapping[str, str] = {
     "not_comparable": "red",
     "no_baseline": "red",
     "improved": "bold cyan",
+    "recorded": "cyan",
     "passed": "green",
     "better": "cyan",
     "worse": "yellow",
@@ -46,12 +47,12 @@ class Glyphs:
 
 UNICODE = Glyphs(
     {"invalid": "✗", "regressed": "✗", "inconclusive": "?", "not_comparable": "✗", "no_baseline": "✗",
-     "improved": "▲", "passed": "✓", "better": "▲", "worse": "▼", "failed": "✗"},
+     "improved": "▲", "recorded": "+", "passed": "✓", "better": "▲", "worse": "▼", "failed": "✗"},
     "▸", "│", "•", "…", "├─┤┼●◀▶", False,
 )  # fmt: skip
 ASCII = Glyphs(
     {"invalid": "x", "regressed": "x", "inconclusive": "?", "not_comparable": "x", "no_baseline": "x",
-     "improved": "^", "passed": ".", "better": "^", "worse": "v", "failed": "x"},
+     "improved": "^", "recorded": "+", "passed": ".", "better": "^", "worse": "v", "failed": "x"},
     ">", "|", "-", "..", "[-]+o<>", True,
 )  # fmt: skip
 

@@ -37,7 +37,7 @@ def meter(result: Result) -> Markup:
     d.rect("band", 25, 3, 50, 12)
     if result.baseline is not None and low < result.baseline.value < high:
         d.line("baseline", scale(result.baseline.value), 2, scale(result.baseline.value), 16)
-    x, tone = scale(result.value), f"tone-{result.verdict}"
+    x, tone = scale(result.value), f"tone-{summary.state(result)}"
     if x < 3:
         d.shape(f"mark {tone}", 4, 9, LEFT)
     elif x > 97:
@@ -68,7 +68,9 @@ def repetitions(result: Result) -> Markup:
                 d.dot("dot", scale(value), top + MIDDLE, 3.5, f"repetition {j}: {number(value)} {result.unit}")
         if math.isfinite(launch.value):
             x = scale(launch.value)
-            d.line(f"value tone-{result.verdict}", x, top + LANE, x, top + END, f"launch: {number(launch.value)}")
+            d.line(
+                f"value tone-{summary.state(result)}", x, top + LANE, x, top + END, f"launch: {number(launch.value)}"
+            )
     return d.markup()
 
 
@@ -129,7 +131,9 @@ def history(item: History, result: Result | None = None) -> Markup:
             d.text("label", x - 0.8 if x > 50 else x + 0.8, top, said, "end" if x > 50 else "start")
     _launches(d, item, scale, across)
     if now is not None and result is not None and math.isfinite(now):
-        d.shape(f"mark tone-{result.verdict}", across(count - 1), scale(now), DIAMOND, f"this run: {number(now)}")
+        d.shape(
+            f"mark tone-{summary.state(result)}", across(count - 1), scale(now), DIAMOND, f"this run: {number(now)}"
+        )
     if item.points:
         d.text("tick", 8, bottom + 16, item.points[0].recorded[:10])
         d.text("tick", 100, bottom + 16, "this run" if now is not None else item.points[-1].recorded[:10], "end")

@@ -11,6 +11,11 @@ from typing import Any
 from pytest_llmperf.report.records import MESSAGE_KINDS, VERDICTS, Result, ServerRecord, SessionRecord
 from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, plural, seconds
 
+#: States of a result, worst first: its verdict, or ``recorded`` for a first recording, which is no failure.
+STATES = (*VERDICTS[:-1], "recorded", VERDICTS[-1])
+#: States that need no explanation.
+FINE = frozenset({"recorded", "passed"})
+
 #: Config keys that the server's label already says.
 IN_LABEL = frozenset({"engine", "model", "tp"})
 
@@ -53,10 +58,21 @@ def _file_and_test(nodeid: str) -> str:
     return path.rsplit("/", 1)[-1] + sep + test
 
 
+def state(result: Result) -> str:
+    """One of ``STATES``."""
+    first = result.verdict == "no_baseline" and result.launches and all(x.role == "record" for x in result.launches)
+    return "recorded" if first else result.verdict
+
+
+def worst_first(results: Iterable[Result]) -> list[Result]:
+    """Sorted by state; a verdict that is not ours counts as worst."""
+    return sorted(results, key=lambda r: STATES.index(state(r)) if state(r) in STATES else 0)
+
+
 def counts(results: Iterable[Result]) -> list[tuple[str, int]]:
-    """(verdict, how many), worst first, zeros left out."""
-    seen = Counter(r.verdict for r in results)
-    return [(v, seen[v]) for v in VERDICTS if seen[v]]
+    """(state, how many), worst first, zeros left out."""
+    seen = Counter(map(state, results))
+    return [(s, seen[s]) for s in STATES if seen[s]]
 
 
 def tally(results: Iterable[Result]) -> str:
@@ -65,8 +81,13 @@ def tally(results: Iterable[Result]) -> str:
 
 
 def verdict(result: Result) -> str:
-    """The verdict's word; one that could not see ``max_regression`` is marked ``underpowered``."""
-    return WORDS.get(result.verdict, clean(result.verdict)) + (" (underpowered)" if result.required_launches else "")
+    """The state's word; one that could not see ``max_regression`` is marked ``underpowered``."""
+    return word(result) + (" (underpowered)" if result.required_launches else "")
+
+
+def word(result: Result) -> str:
+    """The state's word alone."""
+    return WORDS.get(state(result), clean(result.verdict))
 
 
 def title(result: Result) -> str:
@@ -129,7 +150,8 @@ def remarks(result: Result) -> list[str]:
     """Reasons, tripped guards with their advice, and notes: each one cleaned line."""
     out = [clean(r) for r in result.reasons]
     for guard in result.guards:
-        if guard.get("tripped"):
+        told = any(str(guard.get("evidence")) in reason for reason in result.reasons)
+        if guard.get("tripped") and not told:
             advice = f" ({guard['advice']})" if guard.get("advice") else ""
             out.append(clean(f"{guard.get('name', 'guard')}: {guard.get('evidence', 'tripped')}{advice}"))
     if result.host_known is False:
@@ -161,8 +183,8 @@ def messages(session: SessionRecord) -> list[tuple[str, str]]:
 
 
 def hints(session: SessionRecord) -> list[str]:
-    """How to go on, once per verdict that asks for it."""
-    seen = {r.verdict for r in session.results}
+    """How to go on, once per verdict that asks for it and whose reasons do not say so already."""
+    seen = {state(r) for r in session.results if not any("--update-baselines" in reason for reason in r.reasons)}
     out = []
     if "no_baseline" in seen:
         out.append("record what is missing: pytest --update-baselines --launches 3")

@@ -99,7 +99,7 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
             if verbose:
                 yield from page.table(grids.launches(result))
     for result in ordered:
-        if result.verdict != "passed" or (verbose and summary.remarks(result)):
+        if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
             yield from _explained(result, session, page, verbose)
     yield from _tuning(session, page)
@@ -111,7 +111,7 @@ def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     yield page.line(title, "bold")
     said = [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
     if verbose:
-        took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective)]
+        took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective, skip={"sources"})]
         yield from page.gutter("declared " + (" ".join(said) or "nothing more"), "dim", hang=2)
         yield from page.gutter("effective " + (" ".join(took) or "unknown"), "dim", hang=2)
     elif said:
@@ -121,8 +121,8 @@ def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
 
 
 def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
-    mark = page.glyphs.marks.get(result.verdict, "?")
-    yield page.line(f"{mark} {summary.title(result)}", STYLES.get(result.verdict, ""))
+    state = summary.state(result)
+    yield page.line(f"{page.glyphs.marks.get(state, '?')} {summary.title(result)}", STYLES.get(state, ""))
     yield from page.gutter(summary.headline(result))
     for remark in summary.remarks(result):
         yield from page.bullet(remark)
@@ -183,8 +183,8 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
         said.append(seconds(session.session["duration_s"]))
     if session.session.get("interrupted"):
         said.insert(0, "interrupted, this is what was measured until then")
-    verdicts = summary.counts(session.results)
-    style = STYLES[verdicts[0][0]] if verdicts else "yellow"
+    states = summary.counts(session.results)
+    style = STYLES[states[0][0]] if states else "yellow"
     if any(said):
         yield from _unguttered(page.text("llmperf: " + "; ".join(filter(None, said)), style), page)
 
@@ -198,8 +198,9 @@ def _unguttered(text: Text, page: _Page) -> Iterator[Text]:
 
 def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
     for result in session.results:
-        if result.verdict not in ("passed", "improved"):
-            mark = page.glyphs.marks.get(result.verdict, "?")
+        state = summary.state(result)
+        if state not in summary.FINE and state != "improved":
+            mark = page.glyphs.marks.get(state, "?")
             yield from page.gutter(f"{mark} {summary.title(result)}: {summary.headline(result)}", hang=2)
     for server in session.servers:
         for failure in server.failures:

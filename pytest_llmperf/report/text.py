@@ -17,6 +17,7 @@ WORDS: Mapping[str, str] = {
     "not_comparable": "not comparable",
     "no_baseline": "no baseline",
     "improved": "improved",
+    "recorded": "recorded",
     "passed": "passed",
 }
 

@@ -132,6 +132,13 @@ def test_more_annotations_than_github_shows() -> None:
     assert read[9][2] == "4 more in the job's summary"
 
 
+def test_a_first_recording_is_not_annotated() -> None:
+    first = replace(samples.NO_BASELINE, launches=(replace(samples.NO_BASELINE.launches[0], role="record"),))
+    session = SessionRecord({}, (), (first,))
+    assert github.annotations(session) == []
+    assert "1 recorded" in github.summary(session)
+
+
 def test_a_test_without_a_line_is_annotated_on_its_file() -> None:
     lone = replace(samples.REGRESSED, location=None)
     _, properties, _ = _read(github.annotations(SessionRecord({}, (), (lone,)))[0])

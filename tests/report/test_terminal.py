@@ -121,6 +121,29 @@ def test_nothing_measured_is_said() -> None:
     assert terminal.render(samples.EMPTY, width=80) == "llmperf: nothing was measured\n"
 
 
+def _recorded() -> SessionRecord:
+    """As ``--update-baselines`` leaves it: a first recording beside a test that already had a baseline."""
+    first = replace(
+        samples.NO_BASELINE, launches=(replace(samples.NO_BASELINE.launches[0], role="record"),), reasons=()
+    )
+    return replace(samples.GREEN, results=(first, samples.PASSED))
+
+
+def test_a_first_recording_is_no_problem() -> None:
+    out = terminal.render(_recorded(), width=140)
+    assert re.search(r"^\+ test_new .* recorded", out, re.M)
+    assert "no baseline" not in out
+    assert "record what is missing" not in out
+    assert "llmperf: 1 recorded, 1 passed" in out
+    assert terminal.render(_recorded(), width=140, verbosity=-1).count("\n") == 1
+
+
+def test_a_guard_that_the_reasons_tell_is_not_told_twice() -> None:
+    evidence = samples.INCONCLUSIVE.guards[0]["evidence"]
+    told = replace(samples.INCONCLUSIVE, reasons=(f"gpu clock: {evidence}; look for a power cap",))
+    assert terminal.render(replace(samples.GREEN, results=(told,)), width=200).count(evidence) == 1
+
+
 def test_a_sweep_alone_is_not_nothing() -> None:
     out = terminal.render(SessionRecord({}, sweeps=(samples.SWEEP,)), width=120)
     assert "nothing was measured" not in out
