@@ -39,6 +39,8 @@ class Spec:
     gpus: tuple[str, ...] = ()
     gpu_timeout: float = 10.0
     hold: tuple[int, ...] = ()
+    controller: int | None = None
+    """The parent of this process, when the engine must not outlive that one either (xdist's controller)."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class EngineProcess:
             "cwd": s.cwd,
             "log": str(s.log),
             "parent": os.getpid(),
+            "controller": s.controller,
             "launch": s.launch_id,
             "grace": s.grace,
             "signal": int(s.stop_signal),

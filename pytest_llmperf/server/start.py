@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,7 @@ def _run(
         stop_signal=engine.stop_signal,
         gpus=lease.uuids,
         hold=hold,
+        controller=os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else None,
     )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

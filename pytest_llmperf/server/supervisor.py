@@ -3,8 +3,8 @@
 Run by path (``python -I supervisor.py``) in a session of its own, so it must stand alone: standard library at the top,
 psutil and pynvml from the ``sys_path`` it is handed (pytest's own). It speaks JSON lines.
 
-stdin, the lifeline: the spec first (``argv, env, cwd, log, parent, launch, grace, signal, gpus, gpu_timeout, sys_path,
-secrets``), then commands: ``stop`` and ``keep``. Its end, whatever caused it, means stop, unless ``keep`` came first.
+stdin, the lifeline: the spec first (``EngineProcess._payload``), then commands: ``stop`` and ``keep``. Its end, whatever
+caused it, means stop, unless ``keep`` came first.
 stdout: ``started`` (pid), ``failed`` (error), ``exited`` (code), ``stopped`` (left, holding).
 stderr is the engine's log. File descriptors beyond 2 (GPU leases, the reserved port) are held until the end, and never
 reach the engine.
@@ -148,9 +148,22 @@ class Supervisor:
                             selector.unregister(self.lifeline.fd)
                         self._obey(command)
                 self._reap()
-                if not self.kept and os.getppid() != self.spec["parent"]:
-                    self._asked = True  # killed while a fork of it still holds the lifeline open
+                if not self.kept and self._deserted():
+                    self._asked = True
         self.stop()
+
+    def _deserted(self) -> bool:
+        """Pytest is gone though the lifeline is open (a fork of it holds that), or its xdist controller is gone though
+        the worker goes on with its test: when either dies, its child gets another parent."""
+        import psutil
+
+        parent, controller = self.spec["parent"], self.spec["controller"]
+        if os.getppid() != parent:
+            return True
+        try:
+            return controller is not None and psutil.Process(parent).ppid() != controller
+        except psutil.NoSuchProcess:
+            return True
 
     def _obey(self, command: str) -> None:
         if command == "keep":

@@ -63,6 +63,30 @@ def test_killed_pytest_leaves_nothing_while_a_fork_holds_its_descriptors(tmp_pat
         fork.kill() if fork.is_running() else None
 
 
+def test_a_killed_controller_ends_the_servers_of_workers_that_go_on(tmp_path: Path) -> None:
+    """xdist's workers finish their test before they notice that nobody listens any more."""
+    pids, worker = tmp_path / "pids", Path(__file__).with_name("driver.py")
+    asked = {"folder": str(tmp_path), "configs": [{"pids_file": str(pids), "orphans": 1}]}
+    code = f"import subprocess, sys; subprocess.run([sys.executable, {str(worker)!r}, {json.dumps(asked)!r}])"
+    controller = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTEST_XDIST_WORKER": "gw0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert controller.stdout is not None
+    assert controller.stdin is not None
+    assert controller.stdout.readline()
+    (busy,) = psutil.Process(controller.pid).children()
+    controller.kill()  # not waited for: a zombie until the end of this test, as under some runners
+    until(gone(pids, 2), PROMISE_S)
+    assert busy.is_running()
+    controller.wait()
+    for pipe in (controller.stdin, controller.stdout):
+        pipe.close()
+    busy.wait(10)
+
+
 def test_killed_while_a_server_still_loads_leaves_nothing(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     asked = {"folder": str(tmp_path), "configs": [{"pids_file": str(pids), "orphans": 1, "start_s": 60}]}
