@@ -30,7 +30,7 @@ METRICS: Mapping[str, Metric] = {
         Metric("itl_p99_ms", "ms", False, "99th percentile of the per-token gap"),
         Metric("e2e_ms", "ms", False, "last chunk with content - just before the request is sent"),
         Metric("output_tok_s", "tok/s", True, "tokens completed in the steady window / its length, all streams"),
-        Metric("stream_tok_s", "tok/s", True, "decode tok/s of one stream among several, mean over streams"),
+        Metric("stream_tok_s", "tok/s", True, "decode tok/s of one stream among several, in the steady window"),
         Metric("acceptance_length", "tokens/step", True, "tokens per verify step (speculative decoding)"),
         Metric("acceptance_rate", "ratio", True, "accepted draft tokens / drafted tokens"),
         Metric("steps_s", "steps/s", True, "verify steps per second: decode tok/s / acceptance length"),

@@ -14,6 +14,7 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.nvml import GpuReader
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
@@ -58,6 +59,7 @@ def measure() -> Measure:
         seed: str = "test_x",
         reuse: PromptLedger | None = None,
         limits: Limits = ONE_WARMUP,
+        gpus: GpuReader | None = None,
         **workload: Any,
     ) -> Run:
         asked = {"prompt_tokens": 16, "output_tokens": 24, "repetitions": 3, "precision": 0.0, **workload}
@@ -68,6 +70,7 @@ def measure() -> Measure:
             say=lambda text: None,
             reuse=reuse,
             limits=limits,
+            gpus=gpus,
         )
 
     return run

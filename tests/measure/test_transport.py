@@ -24,7 +24,7 @@ from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from tests.conftest import StartFake, wait_for
-from tests.measure.conftest import ONE_WARMUP, Measure, assert_true, connection_to
+from tests.measure.conftest import ONE_WARMUP, Measure, connection_to
 
 PACE = {"FAKE_ITL_MS": 10, "FAKE_TTFT_MS": 40}
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -121,7 +121,7 @@ def test_tls_is_verified_and_keeps_the_kernels_stamps(
         measure(server, connection={"endpoint": endpoint})
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     run = measure(server, connection={"endpoint": endpoint})
-    assert_true(server, run)
+    assert run.decode_tok_s == pytest.approx(100, rel=0.1)  # the relay is not in the stand-in's truth
     assert run.measurement.evidence["transport"] == "tls"
     assert run.measurement.evidence["kernel_stamps"] == 1.0
     many = load(
