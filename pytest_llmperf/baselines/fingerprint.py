@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pytest_llmperf.measure.metrics import DEFINITIONS
-from pytest_llmperf.server.config import ServerConfig, is_secret
+from pytest_llmperf.server.config import MASK, ServerConfig, mask
 
 #: Prefixes of the fields that describe the server and the workload; every other field describes the hardware.
 SERVER, WORKLOAD = "server.", "workload."
 _NOT_HARDWARE = (SERVER, WORKLOAD, "definitions")
+_LOGIN = re.compile(r"(\w+://)[^\s/@\"]+@")
 
 
 class GpuLike(Protocol):
@@ -111,7 +112,7 @@ def of(
     fields["definitions"] = str(definitions)
     fields.update(_flat(SERVER, config.canonical()))
     fields.update(_flat(WORKLOAD, workload))
-    fields.update({k: str(v) for k, v in (extra or {}).items()})
+    fields.update(_flat("", mask(extra or {})))
     return Fingerprint(fields)
 
 
@@ -134,6 +135,11 @@ def memory_class(mib: float) -> int:
 def cpu_model(name: str) -> str:
     """The CPU's name without trademark signs and uneven spaces."""
     return " ".join(re.sub(r"\((?:R|TM|C)\)", " ", name, flags=re.IGNORECASE).split()) or "unknown"
+
+
+def without_login(text: str) -> str:
+    """``text`` with the user and password of URLs masked: baselines are committed."""
+    return _LOGIN.sub(rf"\1{MASK}@", text)
 
 
 def _gpu_fields(hardware: HardwareLike, config: ServerConfig, uuids: Sequence[str]) -> dict[str, str]:
@@ -165,13 +171,13 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
         if isinstance(value, Mapping):
             out.update(_flat(f"{prefix}{name}.", value))
         elif value is not None:
-            out[prefix + str(name)] = "***" if is_secret(str(name)) else _text(value)
+            out[prefix + str(name)] = _text(value)
     return out
 
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
-        return value
+        return without_login(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return json.dumps(value, sort_keys=True, default=str)
+    return without_login(json.dumps(value, sort_keys=True, default=str))

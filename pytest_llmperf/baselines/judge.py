@@ -16,6 +16,7 @@ from pytest_llmperf.baselines import drift, store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.provenance import differences
 from pytest_llmperf.baselines.series import Series, StoredLaunch, seconds
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import Guard, Metric
 from pytest_llmperf.report.records import BaselineRef, LaunchValues, Result
 from pytest_llmperf.report.text import number, percent
@@ -74,7 +75,8 @@ def judge(
     """Judge ``screened`` launches or, when a suspect was run again, the ``confirmed`` ones alone.
 
     ``known`` holds every stored series of this test and engine (``store.find``), ``now`` is in seconds since 1970.
-    ``invalid`` holds the reasons why a measurement must not be judged.
+    ``invalid`` holds the reasons why a measurement must not be judged. Raises ``ConfigError`` for a setting out of
+    range.
     """
     deciding = confirmed or screened
     faults = (*invalid, *_faults(case, (*screened, *confirmed)))
@@ -83,8 +85,11 @@ def judge(
         return Judgement(replace(blank, verdict="invalid", reasons=faults))
     measured = replace(blank, value=_mean(deciding, case.metric.name))
     series = next((s for s in known if s.fingerprint == case.fingerprint), None)
-    result = _against(case, screened, confirmed, series, folder, now, measured) if series else _alone(known, measured)
-    result = _with_target(case, deciding, result)
+    try:
+        against = _against(case, screened, confirmed, series, folder, now, measured) if series else None
+        result = _with_target(case, deciding, against or _alone(known, measured))
+    except ValueError as error:  # a level, target or max_regression that makes no sense
+        raise ConfigError(f"{case.nodeid}: {case.metric.name} cannot be judged: {error}") from error
     tripped = [g for g in guards if g.tripped]
     if tripped:
         said = tuple(f"{g.name}: {g.evidence}" + (f"; {g.advice}" if g.advice else "") for g in tripped)

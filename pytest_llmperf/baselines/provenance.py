@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from pytest_llmperf.baselines.fingerprint import HardwareLike
+from pytest_llmperf.baselines.fingerprint import HardwareLike, without_login
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.engines.base import EffectiveConfig
 from pytest_llmperf.report.records import Difference
@@ -54,7 +54,11 @@ def of(
         # Free memory decides it, to the last token: only its size says something.
         known["kv tokens"] = f"about {float(f'{effective.kv_tokens:.2g}'):.0f}"
     known |= {**mask(effective.nccl_env), **mask(effective.other), **mask(extra or {})}
-    told = {name: " ".join(str(value).split())[:_LONGEST] for name, value in known.items() if value is not None}
+    told = {
+        name: without_login(" ".join(str(value).split()))[:_LONGEST]
+        for name, value in known.items()
+        if value is not None
+    }
     return {name: value for name, value in told.items() if value}
 
 

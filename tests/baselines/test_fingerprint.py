@@ -27,11 +27,9 @@ def test_holds_what_makes_the_experiment() -> None:
         "gpu count": "2",
         "gpu memory": "144 GiB",
         "pool": "blue",
-        "server.dp": "1",
         "server.engine": "sglang",
         "server.flags.num_continuous_decode_steps": "4",
         "server.model": "m",
-        "server.pp": "1",
         "server.tp": "2",
         "workload.output_tokens": "256",
         "workload.precision": "0.005",
@@ -84,13 +82,24 @@ def test_only_the_held_gpus_count_on_a_mixed_host() -> None:
     assert of(mixed).fields["gpu"] == "NVIDIA H200, Tesla T4"
 
 
-def test_a_number_has_one_spelling_and_a_secret_none() -> None:
+def test_a_number_has_one_spelling() -> None:
     def workload(rate: float) -> Fingerprint:
         return fingerprint.of(BOX, CONFIG, True, {"rate": rate})
 
     assert workload(2).key == workload(2.0).key != workload(2.5).key
-    secret = of(config=replace(CONFIG, env={"HF_TOKEN": "hunter2"}))
+
+
+def test_secrets_stay_out_and_numbers_that_sound_like_them_stay_in() -> None:
+    config = replace(
+        CONFIG,
+        model="https://user:hunter2@example.org/model",
+        env={"HF_TOKEN": "hunter2", "PROXY": "http://me:hunter2@proxy:3128"},
+        flags={"token_budget": 4096, "urls": ["redis://:hunter2@cache"], "api_key": "hunter2"},
+    )
+    secret = of(config=config, extra={"access_token": "hunter2", "tenant": "a"})
     assert "hunter2" not in str(secret.fields)
+    assert secret.fields["server.flags.token_budget"] == "4096"
+    assert secret.fields["server.model"] == "https://***@example.org/model"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pytest_llmperf.baselines.explain import explain
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.judge import Case, Judgement, judge
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS, Guard
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.report.text import percent
@@ -151,6 +152,12 @@ def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
     result = judged([launch], case=replace(CASE, target=1.0)).result
     assert result.verdict == "invalid"
     assert f"holds {bad:g}" in result.reasons[0]
+
+
+@pytest.mark.parametrize("wrong", [{"target": 0.0}, {"max_regression": 5.0}, {"alpha": 0.9}, {"min_effect": -1.0}])
+def test_settings_that_make_no_sense_are_an_error_that_names_the_test(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"t\.py::test_a\[sglang\]: decode_tok_s cannot be judged"):
+        judged([at(82.4)], case=replace(CASE, **wrong))  # type: ignore[arg-type]
 
 
 def test_a_launch_without_the_metric_is_invalid_and_so_is_no_launch() -> None:
