@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import psutil
 
@@ -59,9 +59,9 @@ class Progress:
                 self.at = now
                 return
 
-    def compilers(self, tree: Callable[[], Sequence[psutil.Process]], now: float) -> None:
+    def compilers(self, processes: Iterable[psutil.Process], now: float) -> None:
         """Compilers that gained CPU time are progress too: kernels may compile for half an hour without a log line."""
-        for p in tree():
+        for p in processes:
             try:
                 if not _COMPILERS.match(p.name()):
                     continue

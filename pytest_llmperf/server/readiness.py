@@ -31,10 +31,6 @@ class PortLostError(LaunchError):
     """Somebody else has the port: worth another try on a fresh one."""
 
 
-class CrashError(LaunchError):
-    """The engine ended before it was ready."""
-
-
 @dataclass(frozen=True)
 class Start:
     """One start to wait for. ``keyed`` says whether the engine was given the endpoint's API key; ``local`` whether its
@@ -87,7 +83,7 @@ class Readiness:
             self._raise_crash()
         if s.local and now - self._compilers_at > COMPILERS_S:
             self._compilers_at = now
-            self._progress.compilers(s.process.tree, now)
+            self._progress.compilers(s.process.tree(), now)
         if now - self._progress.at > s.timeout:
             raise LaunchError(
                 self._report(
@@ -114,16 +110,16 @@ class Readiness:
     def _raise_crash(self) -> None:
         s = self._s
         if s.process.failed is not None:
-            raise CrashError(
+            raise LaunchError(
                 f"{s.config.label}: the command could not be started: {s.process.failed}\n"
                 f"set [tool.llmperf.engines.{s.config.engine}] command to a program that exists"
             )
         if s.process.lost and s.process.code is None:
-            raise CrashError(self._report("its supervisor ended: did somebody kill that process?", ""))
+            raise LaunchError(self._report("its supervisor ended: did somebody kill that process?", ""))
         text = s.log.text()
         cause = diagnose.find_cause(text, s.process.code, s.engine.crash_patterns)
         message = self._report(str(cause), cause.advice)
-        raise PortLostError(message) if diagnose.port_lost(text) else CrashError(message)
+        raise PortLostError(message) if diagnose.port_lost(text) else LaunchError(message)
 
     def _report(self, what: str, advice: str) -> str:
         return launch_report(self._s, what, advice, time.monotonic() - self._began)

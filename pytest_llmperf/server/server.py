@@ -127,7 +127,7 @@ def mismatch_text(m: Mismatch) -> str:
     return f"{m.field}: declared {m.declared}, effective {m.effective}" + (f" ({m.why})" if m.why else "")
 
 
-def accepts(endpoint: Endpoint, timeout: float = 2.0) -> bool:
+def accepts(endpoint: Endpoint, timeout: float = 5.0) -> bool:
     """True when a TCP connection can be opened."""
     with contextlib.suppress(OSError), socket.create_connection((endpoint.host, endpoint.port), timeout):
         return True

@@ -21,7 +21,7 @@ def state_dir() -> Path:
     leases only mean something when all of them look in the same place.
     """
     named = os.environ.get(VARIABLE)
-    return private_dir(Path(named) if named else Path("/tmp") / f"llmperf-{os.getuid()}")
+    return private_dir(Path(named).absolute() if named else Path("/tmp") / f"llmperf-{os.getuid()}")
 
 
 def private_dir(path: Path) -> Path:

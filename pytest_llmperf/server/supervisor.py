@@ -3,8 +3,8 @@
 Run by path (``python -I supervisor.py``) in a session of its own, so it must stand alone: standard library at the top,
 psutil and pynvml from the ``sys_path`` it is handed (pytest's own). It speaks JSON lines.
 
-stdin, the lifeline: the spec first (``EngineProcess._payload``), then commands: ``stop`` and ``keep``. Its end, whatever
-caused it, means stop, unless ``keep`` came first.
+stdin, the lifeline: the spec first (``EngineProcess._payload``), then commands: ``stop`` and ``keep``. Its end,
+whatever caused it, means stop, unless ``keep`` came first.
 stdout: ``started`` (pid), ``failed`` (error), ``exited`` (code), ``stopped`` (left, holding).
 stderr is the engine's log. File descriptors beyond 2 (GPU leases, the reserved port) are held until the end, and never
 reach the engine.

@@ -82,14 +82,14 @@ def test_a_working_compiler_is_progress_without_a_line_in_the_log(tmp_path: Path
         process = psutil.Process(running.pid)
         until(lambda: process.name() == "cicc")
         progress = Progress((), now=0.0)
-        progress.compilers(lambda: [process], now=1.0)
+        progress.compilers([process], now=1.0)
         assert (progress.stage, progress.at) == ("compiling kernels (cicc)", 1.0)
-        progress.compilers(lambda: [process], now=2.0)
+        progress.compilers([process], now=2.0)
         idle = progress.at
         running.stdin.write("go\n")
         running.stdin.flush()
         running.stdout.readline()
-        progress.compilers(lambda: [process], now=3.0)
+        progress.compilers([process], now=3.0)
         assert progress.at == 3.0
         assert idle in (1.0, 2.0)  # 2.0 when the interpreter was still starting
         running.stdin.close()
