@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 
@@ -84,8 +85,9 @@ class ServerPool:
         if not self.settings.keep:
             for server in self._servers.values():
                 server.life.ask_to_stop()
-        while self._servers:
-            self._let_go(self._servers.popitem()[1])
+        with contextlib.ExitStack() as everyone:  # one that fails must not keep the others from their end
+            while self._servers:
+                everyone.callback(self._let_go, self._servers.popitem()[1])
 
     # -- getting
 

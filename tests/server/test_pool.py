@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.errors import ConfigError, LaunchError
 from tests.server.fakes import Pools, alive, config, pids_in
 
 
@@ -66,6 +66,22 @@ def test_close_ends_everything_and_may_be_repeated(pools: Pools, tmp_path: Path)
     found = pids_in(tmp_path / "pids")
     assert {kind: len(pids) for kind, pids in found.items()} == {"main": 3, "child": 3, "orphan": 3}
     assert alive(pid for pids in found.values() for pid in pids) == []
+
+
+def test_one_that_cannot_be_let_go_does_not_keep_the_others(pools: Pools, tmp_path: Path) -> None:
+    pool = pools(keep=True)
+    for n in range(2):
+        pool.get(config(seed=n))
+    folder = tmp_path / "state" / "kept"
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.write_text("a file where the records should go")
+    with pytest.raises(ConfigError, match="in the way"):
+        pool.close()
+    assert pool.notices == []
+    folder.unlink()
+    pool.close()
 
 
 def test_provenance_lies_beside_the_log(pools: Pools) -> None:
