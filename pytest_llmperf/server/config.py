@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -95,7 +96,7 @@ class ServerConfig:
             out[f.name] = mask(value) if isinstance(value, Mapping) else value
         return out
 
-    @property
+    @cached_property
     def key(self) -> str:
         """12 hex digits of the SHA-256 of the canonical form: the identity of a server within and across sessions."""
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), default=str)
