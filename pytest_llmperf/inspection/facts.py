@@ -70,7 +70,7 @@ def gpu(name: str) -> Gpu:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelFacts:
     """A model's config.json. ``label`` is its name for people."""
 

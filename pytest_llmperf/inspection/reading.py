@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.inspection import environment, facts, sglang, vllm
@@ -12,6 +12,7 @@ from pytest_llmperf.inspection.findings import Choice, Default, Inspection
 from pytest_llmperf.inspection.flags import Flag, for_speed
 from pytest_llmperf.inspection.source import Source
 
+_T = TypeVar("_T")
 ENGINES = (sglang.PACKAGE, vllm.PACKAGE)
 #: Kinds of backend a reader asks about; one without a choice in the source is said to have none.
 _KINDS = ("attention", "sampling", "moe", "mamba", "lora", "deterministic")
@@ -34,7 +35,8 @@ def inspect(
         raise ConfigError(f"no reader for {source.package}; inspect reads {' and '.join(ENGINES)}")
     models = (model,) if model else facts.usual_models()
     gpus = [facts.gpu(g) for g in ((gpu,) if gpu else facts.USUAL_GPUS)]
-    flags = sglang.launch_flags(source) if source.package == sglang.PACKAGE else vllm.launch_flags(source)
+    of_package = sglang.launch_flags if source.package == sglang.PACKAGE else vllm.launch_flags
+    flags = _once(source, "flags", of_package)
     wanted = _values(flags, given or {}, source)
     asked = _SETTLED if model and gpu else ()
     read = _sglang if source.package == sglang.PACKAGE else _vllm
@@ -46,11 +48,19 @@ def inspect(
         choices=choices,
         defaults=defaults,
         flags=tuple(for_speed(flags)),
-        environment=tuple(environment.forced(source)),
+        environment=tuple(_once(source, "environment", environment.forced)),
         assumed=facts.ASSUMED,
         given=dict(given or {}),
         silent=(*silent, *_unanswered(choices)),
     )
+
+
+def _once(source: Source, what: str, read: Callable[[Source], list[_T]]) -> list[_T]:
+    """What depends on the source alone is read once, however often it is inspected."""
+    if (what, "") not in source.memory:
+        source.memory[what, ""] = read(source)
+    found: list[_T] = source.memory[what, ""]
+    return found
 
 
 def _sglang(
