@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr
-from scipy.stats import t as student
+from scipy.special import ndtr, stdtr
 
-from .levels import chi2_nodes, legendre
+from .levels import chi2_nodes, legendre, quantile
 from .location import Array, Launch, stack, wander
 from .prior import Prior, moderate
 
@@ -80,8 +80,8 @@ def ratio_interval(
         error = math.sqrt(sum(v for v, _ in sides))
         nu = error**4 / sum(v**2 / df for v, df in sides)
     gap = float(np.mean(y) - np.mean(x))
-    reach = float(student.isf((1 - level) / 2, nu)) * error
-    p = 2 * float(student.sf(abs(gap) / error, nu))
+    reach = quantile((1 - level) / 2, nu) * error
+    p = 2 * float(stdtr(nu, -abs(gap) / error))
     return Ratio(math.exp(gap), math.exp(gap - reach), math.exp(gap + reach), level, p, nu, (x.size, y.size))
 
 
@@ -116,7 +116,7 @@ def effects(
     spread, nu = moderate(np.asarray(squares), df, prior.d0, expected)
     sizes = np.array([g.size for g in groups.values()])
     lean = np.sqrt(sizes / (sizes + control.size))
-    critical = dunnett_quantile(lean, nu, level)
+    critical = dunnett_quantile(tuple(lean), nu, level)
     found = []
     for name, group in groups.items():
         gap = float(np.mean(group) - np.mean(control))
@@ -142,13 +142,14 @@ def dunnett_cdf(t: float, lean: Array, nu: float) -> float:
     return float(np.sum(wv[:, None] * wz * np.prod(inside, axis=-1)))
 
 
-def dunnett_quantile(lean: Array, nu: float, level: float) -> float:
+@lru_cache(maxsize=256)
+def dunnett_quantile(lean: tuple[float, ...], nu: float, level: float) -> float:
     """``t`` with ``dunnett_cdf(t) == level``; between one comparison's quantile and Bonferroni's."""
-    low = float(student.isf((1 - level) / 2, nu))
-    if lean.size == 1:
+    low = quantile((1 - level) / 2, nu)
+    if len(lean) == 1:
         return low
-    high = float(student.isf((1 - level) / 2 / lean.size, nu))
-    return float(brentq(lambda t: dunnett_cdf(t, lean, nu) - level, low * 0.999, high * 1.001, rtol=1e-6))
+    high = quantile((1 - level) / 2 / len(lean), nu)
+    return float(brentq(lambda t: dunnett_cdf(t, np.array(lean), nu) - level, low * 0.999, high * 1.001, rtol=1e-6))
 
 
 def _usable(launches: Sequence[Launch], name: str) -> Array:

@@ -150,8 +150,9 @@ def chi2_nodes(nu: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=256)
 def _beta_nodes(nu: float, added: int) -> tuple[Array, Array]:
-    """Gauss-Jacobi nodes for the root of a Beta(nu/2, added/2) and weights; all mass at 1 when nothing is added."""
-    if added == 0:
+    """Gauss-Jacobi nodes for the root of a Beta(nu/2, added/2) and weights; all mass at 1 when next to nothing is
+    added."""
+    if added == 0 or nu > 500:
         return np.ones(1), np.ones(1)
     x, w = roots_jacobi(24, added / 2 - 1, nu - 1)
     root = (x + 1) / 2
