@@ -46,8 +46,11 @@ def build(cls: type[_T], data: Mapping[str, Any], **converted: Any) -> _T:
 
 
 def pair(value: Any) -> tuple[float, float] | None:
-    """A JSON interval as a tuple, None where there is none."""
-    return (value[0], value[1]) if value else None
+    """A JSON interval as a tuple, None where there is none; a limit that is null is infinite."""
+    if not value:
+        return None
+    low, high = value
+    return (-math.inf if low is None else low, math.inf if high is None else high)
 
 
 def numbers(values: Any) -> tuple[float, ...]:

@@ -6,9 +6,12 @@ import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.report import schema
 from pytest_llmperf.report.records import SessionRecord
+from pytest_llmperf.report.text import clean
 
 
 def dump(session: SessionRecord, path: str | os.PathLike[str]) -> None:
@@ -43,6 +46,7 @@ def load(path: str | os.PathLike[str]) -> SessionRecord:
     """Read what ``dump`` wrote. Raises ``ConfigError`` that names the file and what is wrong with it."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
+        _check(data, path)
         return SessionRecord.from_json(data)
     except OSError as e:
         raise ConfigError(f"cannot read the report {path}: {e.strerror or e}") from e
@@ -50,3 +54,16 @@ def load(path: str | os.PathLike[str]) -> SessionRecord:
         raise ConfigError(f"{path} is not a report of --llmperf-json: {e} is missing") from e
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as e:
         raise ConfigError(f"{path} is not a report of --llmperf-json: {e}") from e
+
+
+def _check(data: Any, path: str | os.PathLike[str]) -> None:
+    """Against the schema, where jsonschema is installed: what is no report then says where it differs."""
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError:
+        return
+    error = next(Draft202012Validator(schema.load()).iter_errors(data), None)
+    if error is not None:
+        raise ConfigError(
+            f"{path} is not a report of --llmperf-json: {clean(error.json_path)}: {clean(error.message)[:300]}"
+        )

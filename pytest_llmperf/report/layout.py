@@ -74,7 +74,7 @@ def bar(result: Result, glyphs: Glyphs, width: int = 11) -> str:
     if result.band is None or result.value is None or math.isnan(result.value):
         return ""
     (low, high), left, right = result.band, 2, width - 3
-    if not low < high:
+    if not -math.inf < low < high < math.inf:
         return ""
 
     def cell(x: float) -> int:
@@ -82,7 +82,11 @@ def bar(result: Result, glyphs: Glyphs, width: int = 11) -> str:
 
     start, line, end, center, value, before, beyond = tuple(glyphs.bar)
     cells = [" "] * left + [start] + [line] * (right - left - 1) + [end] + [" "] * (width - right - 1)
-    if result.baseline is not None and left < (at := cell(result.baseline.value)) < right:
+    if (
+        result.baseline is not None
+        and math.isfinite(result.baseline.value)
+        and left < (at := cell(result.baseline.value)) < right
+    ):
         cells[at] = center
     at = cell(result.value)
     cells[min(max(at, 0), width - 1)] = before if at < 0 else beyond if at >= width else value

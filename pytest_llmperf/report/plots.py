@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +13,7 @@ from pytest_llmperf.report.grids import effect_tone, effect_words, ranked
 from pytest_llmperf.report.history import History
 from pytest_llmperf.report.layout import shorten
 from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.svg import DIAMOND, LEFT, RIGHT, Drawing, Scale, finite
+from pytest_llmperf.report.svg import DIAMOND, LEFT, RIGHT, Drawing, Scale, drawable
 from pytest_llmperf.report.text import clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report.tuning import Curve, Gap, Sweep
 
@@ -26,10 +25,10 @@ LABEL = 40  # characters of a row's label that a phone has room for
 
 def meter(result: Result) -> Markup:
     """Where the value lies within its band: small, for a table's cell. Empty without both."""
-    if result.band is None or result.value is None or not math.isfinite(result.value):
+    if result.band is None or not drawable(result.value):
         return Markup("")
     low, high = result.band
-    if not low < high:
+    if not (drawable(low) and drawable(high) and low < high):
         return Markup("")
     d = Drawing(18, f"{number(result.value)} in the band {interval(result.band)}")
     scale = Scale(low, high, 25, 75)
@@ -49,7 +48,7 @@ def meter(result: Result) -> Markup:
 
 def repetitions(result: Result) -> Markup:
     """Every repetition of every launch, with the band, the baseline and the target. Empty without a number."""
-    values = list(finite(v for x in result.launches for v in x.values))
+    values = [v for x in result.launches for v in x.values if drawable(v)]
     if not values:
         return Markup("")
     marks = [result.baseline.value if result.baseline else None, result.target, *(result.band or ())]
@@ -64,9 +63,9 @@ def repetitions(result: Result) -> Markup:
         _lane(d, scale, top)
         _limits(d, result, scale, top)
         for j, value in enumerate(launch.values, 1):
-            if math.isfinite(value):
+            if drawable(value):
                 d.dot("dot", scale(value), top + MIDDLE, 3.5, f"repetition {j}: {number(value)} {result.unit}")
-        if math.isfinite(launch.value):
+        if drawable(launch.value):
             x = scale(launch.value)
             d.line(
                 f"value tone-{summary.state(result)}", x, top + LANE, x, top + END, f"launch: {number(launch.value)}"
@@ -96,14 +95,14 @@ def _limits(d: Drawing, result: Result, scale: Scale, top: float) -> None:
     """The band with the limit that fails, the baseline's value and the target, in one row's lane."""
     y1, y2 = top + LANE, top + END
     if result.band is not None:
-        low, high = (scale(v) for v in result.band)
+        low, high = (scale.within(v) for v in result.band)
         d.rect("band", low, y1, high - low, y2 - y1, f"band {interval(result.band)}")
         fails = low if result.higher_is_better else high
         d.line("limit", fails, y1, fails, y2, "beyond this line: worse than the band")
-    if result.baseline is not None and math.isfinite(result.baseline.value):
+    if result.baseline is not None and drawable(result.baseline.value):
         x = scale(result.baseline.value)
         d.line("baseline", x, y1, x, y2, f"baseline {number(result.baseline.value)}")
-    if result.target is not None:
+    if drawable(result.target):
         x = scale(result.target)
         d.line("target", x, y1, x, y2, f"target {number(result.target)}")
 
@@ -130,7 +129,7 @@ def history(item: History, result: Result | None = None) -> Markup:
             said = f"{percent(change.change, signed=True)} {shorten(clean(change.reason), 24, '…')}"
             d.text("label", x - 0.8 if x > 50 else x + 0.8, top, said, "end" if x > 50 else "start")
     _launches(d, item, scale, across)
-    if now is not None and result is not None and math.isfinite(now):
+    if result is not None and drawable(now):
         d.shape(
             f"mark tone-{summary.state(result)}", across(count - 1), scale(now), DIAMOND, f"this run: {number(now)}"
         )
@@ -147,18 +146,19 @@ def _epoch(d: Drawing, item: History, scale: Scale, across: Scale) -> None:
     low, high = item.band
     first = next((i for i, p in enumerate(item.points) if p.epoch == item.points[-1].epoch), 0)
     left = max(across(first) - 3, 0)
-    d.rect("band", left, scale(high), 100 - left, scale(low) - scale(high), f"band {interval(item.band)}")
-    if item.center is not None:
+    top, bottom = scale.within(high), scale.within(low)
+    d.rect("band", left, top, 100 - left, bottom - top, f"band {interval(item.band)}")
+    if drawable(item.center):
         d.line("baseline", left, scale(item.center), 100, scale(item.center), f"baseline {number(item.center)}")
 
 
 def _launches(d: Drawing, item: History, scale: Scale, across: Scale) -> None:
-    points = [(i, p) for i, p in enumerate(item.points) if math.isfinite(p.value)]
+    points = [(i, p) for i, p in enumerate(item.points) if drawable(p.value)]
     for (i, a), (j, b) in pairwise(points):
         if a.epoch == b.epoch:
             d.line("trend", across(i), scale(a.value), across(j), scale(b.value))
     for i, p in points:
-        if p.spread is not None:
+        if p.spread is not None and all(map(drawable, p.spread)):
             d.line("spread", across(i), scale(p.spread[0]), across(i), scale(p.spread[1]))
         said = (p.recorded, f"{number(p.value)} {item.unit}", p.version, p.host)
         d.dot("dot", across(i), scale(p.value), 4, ", ".join(filter(None, said)))
@@ -213,7 +213,7 @@ def sweep(item: Sweep) -> Markup:
 
 
 def _forest(bars: Sequence[_Bar], label: str) -> Markup:
-    if not any(b.value is not None for b in bars):
+    if not any(drawable(b.value) for b in bars):
         return Markup("")
     scale = Scale.around([1.0, *(b.value for b in bars), *(v for b in bars for v in b.span or ())])
     bottom = ROW * len(bars)
@@ -222,7 +222,7 @@ def _forest(bars: Sequence[_Bar], label: str) -> Markup:
     for i, b in enumerate(bars):
         top = ROW * i
         d.text("label", 0, top + 13, shorten(b.label, LABEL, "…"))
-        if b.value is None:
+        if not drawable(b.value):
             d.text("label faint", 0, top + 30, shorten(b.said, LABEL + 16, "…"))
             continue
         d.text("label number", 100, top + 13, ratio(b.value), "end")
@@ -230,15 +230,16 @@ def _forest(bars: Sequence[_Bar], label: str) -> Markup:
         d.line("baseline", scale(1.0), top + LANE, scale(1.0), top + END, "no difference")
         tone = f"tone-{b.tone or 'none'}"
         if b.span is not None:
-            d.line(f"span {tone}", scale(b.span[0]), top + MIDDLE, scale(b.span[1]), top + MIDDLE, b.said)
+            left, right = (scale.within(v) for v in b.span)
+            d.line(f"span {tone}", left, top + MIDDLE, right, top + MIDDLE, b.said)
         d.dot(f"mark {tone}", scale(b.value), top + MIDDLE, 4.5, b.said)
     return d.markup()
 
 
 def curve(item: Curve) -> Markup:
     """Output tok/s against concurrency (log scale), the knee and the server's limit marked."""
-    points = [p for p in item.points if math.isfinite(p.output_tok_s)]
-    if not points:
+    points = sorted((p for p in item.points if drawable(p.output_tok_s)), key=lambda p: p.concurrency)
+    if not points or max(p.output_tok_s for p in points) <= 0:
         return Markup("")
     top, bottom = 18.0, 200.0
     across = Scale(points[0].concurrency * 0.9, points[-1].concurrency * 1.1, 8, 97, log=True)

@@ -104,12 +104,13 @@ class Result:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Result:
         """Inverse of ``to_json``."""
+        ref = data.get("baseline")
         return build(
             cls,
             data,
             higher_is_better=data["direction"] == "higher",
             band=pair(data.get("band")),
-            baseline=build(BaselineRef, data["baseline"]) if data.get("baseline") else None,
+            baseline=build(BaselineRef, ref, value=numbers([ref["value"]])[0]) if ref else None,
             launches=tuple(
                 build(LaunchValues, x, values=numbers(x["values"]), value=numbers([x["value"]])[0])
                 for x in data["launches"]

@@ -112,6 +112,12 @@ def behind(result: Result) -> str:
     return "prior" if result.baseline.prior_only else str(result.baseline.launches)
 
 
+def age(result: Result) -> str:
+    """``newest launch 12 days old``; empty within a day and where it is not known."""
+    days = result.baseline.age_days if result.baseline is not None else None
+    return f"newest launch {plural(round(days), 'day')} old" if days is not None and 1 <= days < 1e6 else ""
+
+
 def detectable(result: Result) -> str:
     """The smallest detectable change; a ``!`` where it is over what the test allows."""
     return percent(result.mde) + ("!" if result.required_launches else "")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from markupsafe import Markup
 
@@ -30,9 +31,11 @@ class Scale:
         cls, values: Iterable[float | None], *, margin: float = 0.06, start: float = 2.0, end: float = 98.0
     ) -> Scale:
         """Wide enough for every finite value, with a margin on both sides."""
-        seen = [v for v in values if v is not None and math.isfinite(v)]
+        seen = [v for v in values if drawable(v)]
         low, high = (min(seen), max(seen)) if seen else (0.0, 1.0)
-        room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
+        size = max(abs(low), abs(high))
+        flat = high - low < size * 1e-9 or size < 1e-9
+        room = max(size * 0.01, 1e-3) if flat else (high - low) * 0.06
         return cls(low - room, high + room, start, end)
 
     def __call__(self, value: float) -> float:
@@ -40,6 +43,10 @@ class Scale:
             (math.log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
         )
         return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+    def within(self, value: float) -> float:
+        """The position of ``value``, held to the ends of the range (an infinite limit is drawn to the edge)."""
+        return self.start if math.isnan(value) else self(min(max(value, self.low), self.high))
 
     def ticks(self, most: int = 5) -> list[tuple[float, str]]:
         """Round values within the range, ``most`` of them or fewer, with their labels."""
@@ -101,9 +108,9 @@ LEFT = "M-5 0L4-5V5Z"
 RIGHT = "M5 0L-4-5V5Z"
 
 
-def finite(values: Iterable[float]) -> Iterator[float]:
-    """Those that can be drawn."""
-    return (v for v in values if math.isfinite(v))
+def drawable(value: float | None) -> TypeGuard[float]:
+    """Whether a number is there and of a size that something measured can have."""
+    return value is not None and abs(value) < 1e12  # false for NaN and infinity
 
 
 def _pct(x: float) -> str:

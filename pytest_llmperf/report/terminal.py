@@ -115,7 +115,7 @@ def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
         yield from page.gutter("declared " + (" ".join(said) or "nothing more"), "dim", hang=2)
         yield from page.gutter("effective " + (" ".join(took) or "unknown"), "dim", hang=2)
     elif said:
-        yield page.line(f"{page.glyphs.gutter} {' '.join(said)}", "dim")
+        yield from page.gutter(" ".join(said), "dim")
     for failure in server.failures:
         yield from page.bullet(f"could not start: {failure}", "bold red")
 

@@ -56,15 +56,16 @@ def _visible(c: str, *, lines: bool, ascii_only: bool) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits in plain decimals; whole numbers above that (``82.51``, ``0.9876``, ``10996``)."""
+    """Four significant digits in plain decimals; whole numbers above that (``82.51``, ``0.9876``, ``10996``). What no
+    measurement gives (above a billion, below a millionth) has an exponent."""
     if value is None:
         return MISSING
-    if not math.isfinite(value):
-        return "nan" if math.isnan(value) else f"{value}"
     if value == 0:
         return "0"
+    if not 1e-6 <= abs(value) < 1e9:  # NaN and infinity too
+        return f"{value:.3e}"
     digits = 3 - int(f"{value:.3e}".partition("e")[2])
-    return f"{value:.{min(max(digits, 0), 9)}f}"
+    return f"{value:.{max(digits, 0)}f}"
 
 
 def exact(value: float | None) -> str:
@@ -74,11 +75,11 @@ def exact(value: float | None) -> str:
 
 def percent(value: float | None, *, signed: bool = False) -> str:
     """A fraction as percent with one decimal, two below 1 % (``-22.9%``, ``0.08%``)."""
-    if value is None or math.isnan(value):
+    if value is None or not math.isfinite(value):
         return MISSING
     scaled = 100 * value
-    digits = 1 if abs(scaled) >= 0.995 or scaled == 0 else 2
-    return f"{scaled:{'+' if signed else ''}.{digits}f}%"
+    form = ".3e" if abs(scaled) >= 1e6 else ".1f" if abs(scaled) >= 0.995 or scaled == 0 else ".2f"
+    return f"{scaled:{'+' if signed else ''}{form}}%"
 
 
 def interval(value: tuple[float, float] | None) -> str:
@@ -88,17 +89,21 @@ def interval(value: tuple[float, float] | None) -> str:
 
 def ratio(value: float | None) -> str:
     """Three decimals: ``0.771x``."""
-    return MISSING if value is None else f"{value:.3f}x"
+    return MISSING if value is None else f"{_factor(value)}x"
 
 
 def ratios(value: tuple[float, float] | None) -> str:
     """``[0.764, 0.778]``."""
-    return MISSING if value is None else f"[{value[0]:.3f}, {value[1]:.3f}]"
+    return MISSING if value is None else f"[{_factor(value[0])}, {_factor(value[1])}]"
+
+
+def _factor(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
 def seconds(value: float | None) -> str:
     """``0.42 s``, ``8.1 s``, ``212 s``, ``1 h 02 min``."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return MISSING
     if value < 9.95:
         return f"{value:.2g} s" if value < 1 else f"{value:.1f} s"

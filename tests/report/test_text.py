@@ -17,7 +17,7 @@ from tests.report.hostile import EVIL
     ("value", "shown"),
     [(82.514, "82.51"), (63.6, "63.60"), (0.98765, "0.9877"), (10996.4, "10996"), (1187.0, "1187"), (0.0731, "0.07310"),
      (99.996, "100.0"), (9.9996, "10.00"), (999.96, "1000"), (0.0, "0"), (-3.2, "-3.200"), (None, "-"),
-     (math.nan, "nan"), (math.inf, "inf"), (1e-12, "0.000000000"), (123456789.0, "123456789")],
+     (math.nan, "nan"), (math.inf, "inf"), (1e-12, "1.000e-12"), (123456789.0, "123456789"), (-1e300, "-1.000e+300")],
 )  # fmt: skip
 def test_number(value: float | None, shown: str) -> None:
     assert text.number(value) == shown
