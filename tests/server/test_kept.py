@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,18 @@ from tests.server.fakes import ENGINES, Driver, FileInventory, Pools, alive, con
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "state"
+
+
+@pytest.fixture
+def leave_up(pools: Pools) -> Callable[..., None]:
+    """Start a server of these keywords and leave it up, as an earlier run would have."""
+
+    def leave(**asked: Any) -> None:
+        pool = pools(keep=True)
+        pool.get(config(**asked))
+        pool.close()
+
+    return leave
 
 
 def kept_by_another_run(folder: Path, **asked: Any) -> Driver:
@@ -69,9 +82,9 @@ def test_the_next_run_uses_it_under_the_same_launch_id(pools: Pools, tmp_path: P
 
 
 def test_another_server_is_started_when_it_is_not_the_same_or_in_use_or_not_asked_for(
-    pools: Pools, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+    pools: Pools, leave_up: Callable[..., None], tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept_by_another_run(tmp_path)
+    leave_up()
     (record,) = list_kept(state)
     assert not pools().get(config()).launch.reused
     assert not pools(keep=True).get(config(itl_ms=3)).launch.reused
@@ -97,9 +110,11 @@ def test_identity_is_how_it_would_be_started_here_and_now(monkeypatch: pytest.Mo
     assert len({same, *others, digest(asked, engine, own)}) == 6
 
 
-def test_a_fresh_launch_ends_the_reused_one(pools: Pools, tmp_path: Path, state: Path) -> None:
+def test_a_fresh_launch_ends_the_reused_one(
+    pools: Pools, leave_up: Callable[..., None], tmp_path: Path, state: Path
+) -> None:
     asked = {"pids_file": str(tmp_path / "pids")}
-    kept_by_another_run(tmp_path, **asked)
+    leave_up(**asked)
     pool = pools(keep=True)
     old = pool.get(config(**asked)).launch
     new = pool.fresh(config(**asked)).launch
@@ -110,8 +125,10 @@ def test_a_fresh_launch_ends_the_reused_one(pools: Pools, tmp_path: Path, state:
     assert [k.id for k in list_kept(state)] == [new.id]
 
 
-def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path, state: Path, pools: Pools) -> None:
-    kept_by_another_run(tmp_path)
+def test_a_pid_that_was_given_to_somebody_else_is_left_alone(
+    tmp_path: Path, state: Path, pools: Pools, leave_up: Callable[..., None]
+) -> None:
+    leave_up()
     (record,) = list_kept(state)
     (path,) = (state / "kept").glob("*.json")
     facts = json.loads(path.read_text())
@@ -122,18 +139,18 @@ def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path, sta
     psutil.wait_procs([psutil.Process(record.supervisor)] if psutil.pid_exists(record.supervisor) else [], 10)
 
 
-def test_one_that_hangs_is_replaced(pools: Pools, tmp_path: Path, state: Path) -> None:
+def test_one_that_hangs_is_replaced(pools: Pools, leave_up: Callable[..., None], tmp_path: Path, state: Path) -> None:
     asked = {"pids_file": str(tmp_path / "pids"), "http_error": "500@2+"}
-    kept_by_another_run(tmp_path, **asked)
+    leave_up(**asked)
     server = pools(keep=True).get(config(**asked))
     assert not server.launch.reused
     assert any("cannot be used" in line and "HTTP 500" in line for line in pools.said)
     assert len(alive(pids_in(tmp_path / "pids")["main"])) == 1
 
 
-def test_one_that_died_is_forgotten(pools: Pools, tmp_path: Path, state: Path) -> None:
+def test_one_that_died_is_forgotten(pools: Pools, leave_up: Callable[..., None], tmp_path: Path, state: Path) -> None:
     asked = {"pids_file": str(tmp_path / "pids")}
-    kept_by_another_run(tmp_path, **asked)
+    leave_up(**asked)
     (record,) = list_kept(state)
     os.kill(pids_in(tmp_path / "pids")["main"][0], signal.SIGKILL)
     until(lambda: record.process is None)
