@@ -13,6 +13,7 @@ from typing import Any
 
 #: Words of a name that say its value is a secret. ``tokens`` and ``tokenizer`` are other words.
 _SECRET_WORDS = frozenset({"token", "secret", "secrets", "password", "passwd", "passphrase", "auth", "authorization"})
+_LOGIN = re.compile(r"(\w+://)[^\s/@]+@")
 _SECRET_PARTS = re.compile(r"credential|(?:api|access|private|secret)key|passw")
 MASK = "***"
 
@@ -27,14 +28,19 @@ def is_secret(name: str) -> bool:
 
 
 def mask(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same mapping with the values of secret names replaced, also inside nested mappings.
+    """The same mapping with the values of secret names replaced, also inside nested mappings, and who logs in in URLs.
 
     Numbers and switches are no secrets (``token_budget``: 4).
     """
     return {
-        k: mask(v) if isinstance(v, Mapping) else MASK if is_secret(k) and _may_be_secret(v) else v
+        k: mask(v) if isinstance(v, Mapping) else MASK if is_secret(k) and _may_be_secret(v) else without_login(v)
         for k, v in values.items()
     }
+
+
+def without_login(value: Any) -> Any:
+    """``http://user:password@host`` with the login replaced; anything but text as it is."""
+    return _LOGIN.sub(rf"\1{MASK}@", value) if isinstance(value, str) else value
 
 
 def _may_be_secret(value: Any) -> bool:
@@ -93,7 +99,7 @@ class ServerConfig:
             value = getattr(self, f.name)
             if f.name in _NOT_IDENTITY or value == {} or value == f.default:
                 continue
-            out[f.name] = mask(value) if isinstance(value, Mapping) else value
+            out[f.name] = mask(value) if isinstance(value, Mapping) else without_login(value)
         return out
 
     @cached_property
@@ -106,7 +112,7 @@ class ServerConfig:
     def label(self) -> str:
         """Short name for people: engine, model's last path component, tp when above one."""
         tp = f" tp={self.tp}" if self.tp > 1 else ""
-        return f"{self.engine} {self.model.rstrip('/').rsplit('/', 1)[-1]}{tp}"
+        return f"{self.engine} {without_login(self.model).rstrip('/').rsplit('/', 1)[-1]}{tp}"
 
     def __repr__(self) -> str:
         """Without secrets: this may end up in a traceback."""

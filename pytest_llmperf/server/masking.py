@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from pytest_llmperf.server.config import MASK, is_secret
+from pytest_llmperf.server.config import MASK, is_secret, without_login
 
 #: Escape sequences (colours, cursor moves, titles), then every other control character but newline and tab.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_USERINFO = re.compile(r"(\w+://)[^\s/@]+@")
 #: Shorter values of secret-looking names are words (``AUTH=basic``), not secrets: replacing them would ruin a text.
 _SHORTEST = 5
 
@@ -33,7 +32,7 @@ class Masker:
     def __call__(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        return _USERINFO.sub(rf"\1{MASK}@", text)
+        return str(without_login(text))
 
 
 class Environment(dict[str, str]):

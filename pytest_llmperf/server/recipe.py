@@ -39,7 +39,7 @@ class Recipe:
         """JSON-ready command and declared variables, secrets masked."""
         return {
             "command": [self.masker(word) for word in self.argv],
-            "env": {k: self.masker(str(v)) for k, v in mask(self.declared).items()},
+            "env": {k: self.masker(v) for k, v in mask(self.declared).items()},
         }
 
 
@@ -52,7 +52,8 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     keyed = any(str(endpoint.api_key) in part for part in (*command.argv, *command.env.values()))
     if not keyed:
         endpoint = replace(endpoint, api_key=None)
-    declared = Environment({**own.env, **config.env, **config.nccl, **command.env})
+    layers = {**own.env, **config.env, **config.nccl, **command.env}
+    declared = Environment({name: str(value) for name, value in layers.items()})
     masker = masker_for(config, command.argv, declared, endpoint.api_key)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return Recipe(

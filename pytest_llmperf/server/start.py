@@ -145,7 +145,7 @@ def _run(
 def _write_provenance(log: Path, launch_id: str, config: ServerConfig, plan: Recipe, lease: Lease) -> None:
     """Beside the log: what was run, for whoever reads the log later."""
     facts = {"launch": launch_id, "key": config.key, "config": config.canonical(), "gpus": lease.uuids}
-    text = json.dumps({**facts, **plan.provenance()}, indent=1, default=str)
+    text = plan.masker(json.dumps({**facts, **plan.provenance()}, indent=1, default=str))
     log.with_suffix(".json").write_text(f"{text}\n", "utf-8")
 
 

@@ -24,6 +24,14 @@ def test_a_config_shows_no_secret_and_is_the_same_whatever_the_secret() -> None:
     assert one == two
 
 
+def test_a_config_shows_no_login_of_an_address() -> None:
+    config = ServerConfig(
+        "vllm", "http://u:hidden@h/org/m", env={"HTTPS_PROXY": "http://u:hidden@proxy:1"}, tokenizer="t"
+    )
+    assert "hidden" not in repr(config) + config.label
+    assert config.canonical()["env"] == {"HTTPS_PROXY": "http://***@proxy:1"}
+
+
 def test_configs_that_differ_in_a_tokenizer_differ() -> None:
     assert ServerConfig("vllm", "m", flags={"tokenizer_path": "a"}) != ServerConfig(
         "vllm", "m", flags={"tokenizer_path": "b"}
