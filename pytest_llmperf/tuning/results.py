@@ -1,0 +1,144 @@
+"""What the launches of a sweep, an A/B or a load say, as the values that every report draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_llmperf.measure.metrics import Metric
+from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
+from pytest_llmperf.stats import Launch, Prior, effects, location, ratio_interval
+from pytest_llmperf.tuning.knee import find_knee
+from pytest_llmperf.tuning.plan import BASE, SweepPlan, Variation
+
+_LEVEL = 0.95
+_UNUSED_NCCL = "custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
+
+
+def sweep(
+    plan: SweepPlan,
+    launches: Mapping[str, Sequence[Launch]],
+    failures: Mapping[str, str],
+    metric: Metric,
+    *,
+    engine: str,
+    test: str = "",
+    prior: Prior | None = None,
+    custom_all_reduce: bool | None = None,
+) -> Sweep:
+    """A sweep's effects on one metric, best first, configs that did not start last.
+
+    ``launches`` and ``failures`` are by variation name (``base`` for the base). Intervals hold for all variations at
+    once. ``custom_all_reduce`` is what the base's server said: while it is on, an NCCL knob's effect carries a note.
+    """
+    base = launches.get(BASE, ())
+    seen = {v.name: launches[v.name] for v in plan.variations if launches.get(v.name)}
+    judged = {}
+    if base and seen:
+        found = effects(base, seen, higher_is_better=metric.higher_is_better, level=_LEVEL, prior=prior)
+        judged = {e.name: e for e in found}
+    rows = []
+    for variation in plan.variations:
+        knob, setting = _knob(variation)
+        note = _UNUSED_NCCL if custom_all_reduce and knob.startswith("nccl") else None
+        values = seen.get(variation.name)
+        effect = judged.get(variation.name)
+        if not values:
+            cause = failures.get(variation.name) or failures.get(BASE) or "not launched"
+            rows.append(Effect(knob, setting, failure=cause, note=note))
+        elif effect is None:
+            why = f"no base to compare with: {failures.get(BASE, 'it was not launched')}"
+            rows.append(Effect(knob, setting, value=_value(values), launches=len(values), note=why))
+        else:
+            rows.append(
+                Effect(
+                    knob,
+                    setting,
+                    value=_value(values),
+                    ratio=effect.ratio,
+                    interval=(effect.low, effect.high),
+                    credible=effect.better is not None,
+                    launches=effect.launches,
+                    note=note,
+                )
+            )
+    sign = -1 if metric.higher_is_better else 1
+    rows.sort(key=lambda e: (e.value is None, e.ratio is None, sign * (e.ratio or 0.0)))
+    return Sweep(
+        name=plan.name,
+        engine=engine,
+        metric=metric.name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        base=plan.base_settings,
+        base_value=_value(base) if base else None,
+        effects=tuple(rows),
+        base_launches=len(base),
+        confidence=_LEVEL,
+        test=test,
+    )
+
+
+def gap(
+    test: str,
+    metric: Metric,
+    engine: str,
+    launches: Sequence[Launch],
+    reference: str,
+    reference_launches: Sequence[Launch],
+    *,
+    prior: Prior | None = None,
+    reference_prior: Prior | None = None,
+) -> Gap:
+    """``engine`` over ``reference`` on one test, each with its own launch spread (engines differ in it tenfold)."""
+    seen = ratio_interval(reference_launches, launches, level=_LEVEL, prior=reference_prior, prior_b=prior)
+    return Gap(
+        test=test,
+        metric=metric.name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        engine=engine,
+        reference=reference,
+        value=_value(launches),
+        reference_value=_value(reference_launches),
+        ratio=seen.ratio,
+        interval=(seen.low, seen.high),
+        launches=(len(launches), len(reference_launches)),
+        confidence=_LEVEL,
+    )
+
+
+def curve(test: str, engine: str, points: Sequence[CurvePoint], max_running_requests: int | None = None) -> Curve:
+    """A load curve with its knee; several points per concurrency (launches) are shown by their location."""
+    by_streams: dict[int, list[CurvePoint]] = {}
+    for point in sorted(points, key=lambda p: p.concurrency):
+        by_streams.setdefault(point.concurrency, []).append(point)
+    found = find_knee([(p.concurrency, p.output_tok_s) for p in points])
+    return Curve(
+        test,
+        engine,
+        tuple(_merged(group) for group in by_streams.values()),
+        found.concurrency if found else None,
+        max_running_requests,
+    )
+
+
+def _merged(group: Sequence[CurvePoint]) -> CurvePoint:
+    streams = [p.stream_tok_s for p in group if p.stream_tok_s is not None]
+    ttft = [p.ttft_ms for p in group if p.ttft_ms is not None]
+    return CurvePoint(
+        group[0].concurrency,
+        location([p.output_tok_s for p in group]),
+        location(streams) if streams else None,
+        location(ttft) if ttft else None,
+    )
+
+
+def _knob(variation: Variation) -> tuple[str, str]:
+    """Knob and setting; a grid point's settings stand together."""
+    knobs, settings = zip(*variation.settings, strict=True)
+    return " x ".join(knobs), " x ".join(settings)
+
+
+def _value(launches: Sequence[Launch]) -> float:
+    """The location over launches of each launch's own location."""
+    return location([location([x] if isinstance(x, (int, float)) else list(x)) for x in launches])

@@ -1,0 +1,107 @@
+"""A sweep marker becomes the base and its variations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.tuning import plan
+
+DECLARED = {"model": "m", "tp": 8, "nccl": {"proto": "LL", "algo": "Ring"}, "attention_backend": "fa3"}
+
+
+def made(declared: dict[str, Any] = DECLARED, **marker: Any) -> dict[str, dict[str, Any]]:
+    return {v.name: dict(v.overrides) for v in plan(marker, declared, "t.py::test").variations}
+
+
+def test_one_knob_at_a_time_without_the_bases_own_values() -> None:
+    assert made(attention_backend=["fa3", "triton"], nccl__proto=["LL", "Simple", None]) == {
+        "attention_backend=triton": {"attention_backend": "triton"},
+        "nccl.proto=Simple": {"nccl": {"proto": "Simple"}},
+        "nccl.proto=engine default": {"nccl": {"proto": None}},
+    }
+
+
+def test_the_base_moves_the_declared_server_first() -> None:
+    found = plan({"base": {"nccl__proto": "Simple", "tp": 4}, "nccl__proto": ["LL", "Simple"]}, DECLARED, "t")
+    assert dict(found.base.overrides) == {"nccl": {"proto": "Simple"}, "tp": 4}
+    assert dict(found.base_settings) == {"nccl.proto": "Simple"}
+    assert found.base.name == "base"
+    (only,) = found.variations
+    assert dict(only.overrides) == {"nccl": {"proto": "LL"}, "tp": 4}
+
+
+def test_the_grid_is_every_combination_but_the_base() -> None:
+    found = made(attention_backend=["fa3", "triton"], nccl__proto=["LL", "Simple"], full=True)
+    assert list(found) == [
+        "nccl.proto=Simple",
+        "attention_backend=triton",
+        "attention_backend=triton, nccl.proto=Simple",
+    ]
+    assert found["attention_backend=triton, nccl.proto=Simple"] == {
+        "attention_backend": "triton",
+        "nccl": {"proto": "Simple"},
+    }
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_the_number_of_variations(a: int, b: int, full: bool) -> None:
+    knobs = {"x": [f"x{i}" for i in range(a)], "y": [f"y{i}" for i in range(b)]}
+    found = plan({**knobs, "full": full}, {"x": "x0", "y": "other"}, "t")
+    expected = a * (b + 1) - 1 if full else (a - 1) + b
+    assert len(found.variations) == expected
+    assert len({v.name for v in found.variations}) == expected
+
+
+def test_whole_mappings_can_be_values() -> None:
+    drafters = [{"method": "eagle3", "model": "a"}, {"model": "b", "method": "eagle3"}]
+    found = made(speculative=[None, *drafters])
+    assert list(found.values()) == [{"speculative": d} for d in drafters]
+    assert 'speculative={"method":"eagle3","model":"b"}' in found
+
+
+def test_engine_flags_and_environment_are_knobs_too() -> None:
+    found = made(sglang__num_continuous_decode_steps=[1, 4], env__OMP_NUM_THREADS=["1"], cuda_graph=[True, False])
+    assert found["sglang.num_continuous_decode_steps=4"] == {"sglang": {"num_continuous_decode_steps": 4}}
+    assert found["env.OMP_NUM_THREADS=1"] == {"env": {"OMP_NUM_THREADS": "1"}}
+    assert found["cuda_graph=false"] == {"cuda_graph": False}
+
+
+def test_a_value_is_the_bases_whatever_the_case_of_its_name() -> None:
+    assert list(made(nccl__PROTO=["LL", "Simple"])) == ["nccl.PROTO=Simple"]
+
+
+def test_nothing_that_was_declared_is_changed() -> None:
+    declared = {"nccl": {"proto": "LL"}}
+    found = plan({"nccl__algo": ["Tree"]}, declared, "t").variations[0]
+    assert declared == {"nccl": {"proto": "LL"}}
+    with pytest.raises(TypeError):
+        found.overrides["nccl"] = {}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ({}, "varies nothing; name a knob"),
+        ({"attention_backend": "fa3"}, "must be a list of values"),
+        ({"nccl": {"proto": ["LL"]}}, "must be a list of values"),
+        ({"tp": 4}, "must be a list of values"),
+        ({"tp": []}, "has no value to try"),
+        ({"tp": [8]}, "every value it names is the base's own"),
+        ({"tp": [4, 4]}, "names 4 twice"),
+        ({"base": ["tp"], "tp": [4]}, "must be a dict"),
+        ({"tp": [4], "launches": 0}, "whole number from 1"),
+        ({"tp": [4], "launches": True}, "whole number from 1"),
+        ({"nccl__": ["LL"]}, "write mapping__key"),
+        ({"nccl": [{"proto": "LL"}], "nccl__proto": ["LL"]}, "varies both nccl and nccl__proto"),
+        ({"x": list(range(20)), "y": list(range(20)), "full": True}, "440 variations; 64 is the most"),
+    ],
+)
+def test_a_wrong_marker_names_the_test_and_the_knob(marker: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan(marker, DECLARED, "t.py::test_speed")
+    assert str(caught.value).startswith("t.py::test_speed: ")
