@@ -1,16 +1,19 @@
-"""From raw reads to server-sent events, each stamped by the read that completed it."""
+"""From raw reads to server-sent events, each stamped by the read that completed it.
+
+The framing is undone here rather than by a library: a general parser costs twelve microseconds a chunk, half of what
+this client spends in all, and needs only what an answer to one request can look like.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import h11
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.measure.wire import Stamped
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n|\r\r")
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 
 
 @dataclass(frozen=True)
@@ -38,31 +41,65 @@ class Event:
     delay_ns: int | None = None
 
 
-def parse_http(reads: Iterable[Stamped], method: str = "POST") -> Response:
-    """Undo HTTP/1.1 framing (h11)."""
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method=method, target="/", headers=[("host", "x")]))
-    connection.send(h11.EndOfMessage())
-    status: int | None = None
-    content_type = ""
+def parse_http(reads: Iterable[Stamped]) -> Response:
+    """Undo HTTP/1.1 framing of one response (RFC 9112, 6 and 7)."""
+    reads = list(reads)
+    hung_up = bool(reads) and not reads[-1].data
+    status, headers, body = _head(reads)
+    if status is None:
+        error = "the server hung up before it answered" if not any(r.data for r in reads) else "the answer is not HTTP"
+        return Response(None, "", (), False, error)
+    pieces: Sequence[Stamped]
+    if b"chunked" in headers.get(b"transfer-encoding", b"").lower():
+        pieces, complete, error = _dechunk(body)
+    else:
+        pieces = body
+        length = headers.get(b"content-length", b"")
+        have = sum(len(p.data) for p in body)
+        complete = have == int(length) if length.isdigit() else hung_up
+        error = f"{have} of {length.decode('latin-1')} bytes" if length else "no end of the body"
+    kind = headers.get(b"content-type", b"").decode("latin-1")
+    return Response(status, kind, tuple(pieces), complete, None if complete else error)
+
+
+def _head(reads: Sequence[Stamped]) -> tuple[int | None, Mapping[bytes, bytes], list[Stamped]]:
+    """(status, headers by lower-case name, reads of the body); interim responses are passed over."""
+    head = b""
+    for i, read in enumerate(reads):
+        head += read.data
+        while (end := head.find(b"\r\n\r\n")) >= 0:
+            status = _STATUS.match(head)
+            if status is None:
+                return None, {}, []
+            head, lines = head[end + 4 :], head[:end].split(b"\r\n")[1:]
+            if not status[1].startswith(b"1"):
+                fields = (line.partition(b":") for line in lines)
+                headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+                return int(status[1]), headers, [replace(read, data=head), *reads[i + 1 :]]
+    return None, {}, []
+
+
+def _dechunk(body: Iterable[Stamped]) -> tuple[list[Stamped], bool, str]:
+    """(pieces, whether the last chunk came, what was wrong)."""
     pieces: list[Stamped] = []
-    try:
-        for read in reads:
-            connection.receive_data(read.data)
-            while True:
-                event = connection.next_event()
-                if isinstance(event, h11.Response):
-                    status = event.status_code
-                    content_type = dict(event.headers).get(b"content-type", b"").decode("latin-1")
-                elif isinstance(event, h11.Data):
-                    pieces.append(Stamped(read.at_ns, bytes(event.data), read.delay_ns))
-                elif isinstance(event, h11.EndOfMessage):
-                    return Response(status, content_type, tuple(pieces), True)
-                elif not isinstance(event, h11.InformationalResponse):
-                    break  # NEED_DATA, PAUSED, ConnectionClosed
-    except h11.RemoteProtocolError as error:
-        return Response(status, content_type, tuple(pieces), False, str(error))
-    return Response(status, content_type, tuple(pieces), False, "the connection ended inside the response")
+    rest = b""
+    for read in body:
+        rest += read.data
+        while True:
+            line, found, after = rest.partition(b"\r\n")
+            if not found:
+                break
+            try:
+                size = int(line.partition(b";")[0], 16)
+            except ValueError:
+                return pieces, False, f"not an HTTP chunk: {line[:20]!r}"
+            if size == 0:
+                return pieces, True, ""
+            if len(after) < size + 2:
+                break
+            pieces.append(Stamped(read.at_ns, after[:size], read.delay_ns))
+            rest = after[size + 2 :]
+    return pieces, False, "the connection ended inside the response"
 
 
 def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
@@ -71,12 +108,7 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
     rest = b""
     for piece in pieces:
         rest += piece.data
-        done: list[bytes] = []
-        at = 0
-        while end := _EVENT_END.search(rest, at):
-            done.append(rest[at : end.start()])
-            at = end.end()
-        rest = rest[at:]
+        *done, rest = _EVENT_END.split(rest) if b"\r" in rest else rest.split(b"\n\n")
         for block in done:
             data, kind = _fields(block)
             if data is not None:

@@ -61,7 +61,9 @@ def target_of(endpoint: Endpoint) -> Target:
 
 def ordinary_client(endpoint: Endpoint) -> openai.OpenAI:
     """A plain openai client without retries: proxies as openai honours them, but never to a server on this host."""
-    verify = http_library().create_ssl_context() if endpoint.scheme == "https" else True
+    plain = endpoint.scheme == "http" and proxy_for(endpoint) is None
+    # without TLS: a context that trusts nobody, which spares the loading of certificates
+    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else http_library().create_ssl_context()
     return openai.OpenAI(
         api_key=endpoint.api_key or "none",
         base_url=endpoint.base_url,

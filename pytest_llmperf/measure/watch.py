@@ -74,7 +74,6 @@ class Watch:
 def quiet() -> Iterator[None]:
     """No garbage collection inside: a full one in a large process stops the reader for tens of milliseconds."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

@@ -1,0 +1,171 @@
+"""Other people's load generators on the same server, run by their own command lines where they are installed.
+
+Each is a program of its own, so its CPU is that of a long run minus that of a short one: start-up cancels out.
+A peer is found on PATH, or under the Python named for it (``--peer guidellm=/opt/guidellm/bin/python``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a peer is asked to do. ``tokenizer``: a folder that Hugging Face's AutoTokenizer can read."""
+
+    port: int
+    requests: int
+    tokens: int
+    concurrency: int
+    tokenizer: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """``program``: its script beside a Python, or on PATH. ``words``: its arguments, given a load and an empty folder.
+    ``read``: what it wrote there as ``Values`` without the cost."""
+
+    program: str
+    words: Callable[[Load, Path], list[str]]
+    read: Callable[[Path], Values]
+
+
+def _detailed(result: Mapping[str, Any]) -> Values:
+    """Per-request TTFT (s) and lists of gaps (s), as vLLM and SGLang write them."""
+    rows = [(t, np.array(gaps)) for t, gaps in zip(result["ttfts"], result["itls"], strict=True) if len(gaps)]
+    lengths = [n for n, gaps in zip(result["output_lens"], result["itls"], strict=True) if len(gaps)]
+    return {
+        "tok_s": [(n - 1) / float(gaps.sum()) for n, (_, gaps) in zip(lengths, rows, strict=True)],
+        "ttft_ms": [t * 1e3 for t, _ in rows],
+        "itl_p50_ms": [float(np.percentile(gaps, 50)) * 1e3 for _, gaps in rows],
+        "itl_p99_ms": [float(np.percentile(gaps, 99)) * 1e3 for _, gaps in rows],
+    }
+
+
+def _vllm(load: Load, out: Path) -> list[str]:
+    return [
+        *("bench", "serve", "--backend", "openai", "--base-url", load.url, "--endpoint", "/v1/completions"),
+        *("--model", "truth", "--tokenizer", load.tokenizer, "--dataset-name", "random", "--random-input-len", "16"),
+        *("--random-output-len", str(load.tokens), "--num-prompts", str(load.requests), "--ignore-eos"),
+        *("--max-concurrency", str(load.concurrency), "--save-result", "--save-detailed"),
+        *("--result-dir", str(out), "--result-filename", "result.json"),
+    ]
+
+
+def _sglang(load: Load, out: Path) -> list[str]:
+    return [
+        *("-m", "sglang.bench_serving", "--backend", "vllm", "--base-url", load.url, "--model", "truth"),
+        *("--tokenizer", load.tokenizer, "--dataset-name", "random-ids", "--random-input-len", "16"),
+        *("--random-output-len", str(load.tokens), "--random-range-ratio", "1", "--num-prompts", str(load.requests)),
+        *("--max-concurrency", str(load.concurrency), "--output-details", "--output-file", str(out / "result.json")),
+    ]
+
+
+def _guidellm(load: Load, out: Path) -> list[str]:
+    data = json.dumps({"prompt_tokens": 16, "output_tokens": load.tokens})
+    return [
+        *("benchmark", "--target", load.url, "--model", "truth", "--processor", load.tokenizer, "--data", data),
+        *("--rate-type", "concurrent", "--rate", str(load.concurrency), "--max-requests", str(load.requests)),
+        *("--output-path", str(out / "result.json"), "--disable-progress"),
+    ]
+
+
+def _read_guidellm(out: Path) -> Values:
+    done = json.loads((out / "result.json").read_text())["benchmarks"][0]["requests"]["successful"]
+    return {
+        "tok_s": [1e3 / r["inter_token_latency_ms"] for r in done],
+        "ttft_ms": [r["time_to_first_token_ms"] for r in done],
+        "itl_p50_ms": [r["inter_token_latency_ms"] for r in done],
+        "itl_p99_ms": [r["inter_token_latency_ms"] for r in done],
+    }
+
+
+def _aiperf(load: Load, out: Path) -> list[str]:
+    return [
+        *("profile", "--model", "truth", "--url", load.url, "--endpoint-type", "completions", "--streaming"),
+        *("--tokenizer", load.tokenizer, "--concurrency", str(load.concurrency)),
+        *("--request-count", str(load.requests), "--synthetic-input-tokens-mean", "16"),
+        *("--output-tokens-mean", str(load.tokens), "--artifact-dir", str(out), "--ui", "none"),
+    ]
+
+
+def _read_aiperf(out: Path) -> Values:
+    lines = next(out.rglob("profile_export.jsonl")).read_text().splitlines()
+    rows = [json.loads(line)["metrics"] for line in lines]
+
+    def of(row: Mapping[str, Any], name: str) -> float:
+        return float(row[name]["value"])
+
+    rows = [row for row in rows if "inter_token_latency" in row]
+    return {
+        "tok_s": [1e3 / of(row, "inter_token_latency") for row in rows],
+        "ttft_ms": [of(row, "time_to_first_token") for row in rows],
+        "itl_p50_ms": [of(row, "inter_token_latency") for row in rows],
+        "itl_p99_ms": [of(row, "inter_token_latency") for row in rows],
+    }
+
+
+def _read_detailed(out: Path) -> Values:
+    return _detailed(json.loads((out / "result.json").read_text().splitlines()[-1]))
+
+
+PEERS: Mapping[str, Peer] = {
+    "vllm bench serve": Peer("vllm", _vllm, _read_detailed),
+    "sglang.bench_serving": Peer("python", _sglang, _read_detailed),
+    "guidellm": Peer("guidellm", _guidellm, _read_guidellm),
+    "aiperf": Peer("aiperf", _aiperf, _read_aiperf),
+}
+_SHORT = {name.split(".")[0].split(" ")[0]: name for name in PEERS}
+
+
+def installed(named: Mapping[str, str]) -> dict[str, str]:
+    """Peer to the program that starts it. ``named`` maps short names (vllm, sglang, guidellm, aiperf) to Pythons."""
+    found: dict[str, str] = {}
+    for short, name in _SHORT.items():
+        program = PEERS[name].program
+        beside = Path(named[short]).parent / program if short in named else None
+        path = str(beside) if beside is not None and beside.exists() else None
+        if path is None and short not in named and short != "sglang":
+            path = shutil.which(program)
+        if path:
+            found[name] = path
+    return found
+
+
+def _once(program: str, peer: Peer, load: Load) -> tuple[Values, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "none"}
+        words = [program, *peer.words(load, Path(folder))]
+        done = subprocess.run(words, check=False, env=offline, cwd=folder, capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if done.returncode:
+            raise RuntimeError(f"{program}: exit {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return peer.read(Path(folder)), cpu
+
+
+def run(name: str, program: str, load: Load) -> Values:
+    """One run of a peer. Raises ``RuntimeError`` with its last words when it fails."""
+    peer = PEERS[name]
+    small = Load(load.port, load.concurrency, 2, load.concurrency, load.tokenizer)
+    _, start = _once(program, peer, small)
+    values, cpu = _once(program, peer, load)
+    return {**values, "cpu_s": max(cpu - start, 0.0), "tokens": load.requests * load.tokens - 2 * load.concurrency}
