@@ -112,7 +112,7 @@ class Readiness:
         if s.process.failed is not None:
             raise LaunchError(
                 f"{s.config.label}: the command could not be started: {s.process.failed}\n"
-                f"set [tool.llmperf.engines.{s.config.engine}] command to a program that exists"
+                f"set [tool.llmperf.engines.{s.config.engine}] command to a program that can be run here"
             )
         if s.process.lost and s.process.code is None:
             raise LaunchError(self._report("its supervisor ended: did somebody kill that process?", ""))
