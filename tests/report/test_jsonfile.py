@@ -35,9 +35,14 @@ def test_what_is_written_is_valid_and_reads_back_the_same(
     session = SESSIONS[name]
     path = tmp_path / "deep" / "er" / "report.json"
     jsonfile.dump(session, path)
-    if name != "hostile":  # whose roles are no roles
-        validator.validate(json.loads(path.read_text()))
-    assert jsonfile.load(path).to_json() == session.to_json()
+    data = json.loads(path.read_text())
+    assert records.SessionRecord.from_json(data).to_json() == session.to_json()
+    if name == "hostile":  # whose roles are no roles
+        with pytest.raises(ConfigError, match=r"\$\.results\[0\]\.launches\[0\]\.role"):
+            jsonfile.load(path)
+    else:
+        validator.validate(data)
+        assert jsonfile.load(path).to_json() == session.to_json()
     assert [p.name for p in path.parent.iterdir()] == ["report.json"]
 
 
