@@ -27,9 +27,7 @@ class Scale:
     log: bool = False
 
     @classmethod
-    def around(
-        cls, values: Iterable[float | None], *, margin: float = 0.06, start: float = 2.0, end: float = 98.0
-    ) -> Scale:
+    def around(cls, values: Iterable[float | None], *, start: float = 2.0, end: float = 98.0) -> Scale:
         """Wide enough for every finite value, with a margin on both sides."""
         seen = [v for v in values if drawable(v)]
         low, high = (min(seen), max(seen)) if seen else (0.0, 1.0)

@@ -61,6 +61,12 @@ class _Page:
             line.rstrip()
             yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), " " * (hang if i else 0), line)
 
+    def own(self, text: str, style: str) -> Iterator[Text]:
+        """Wrapped words of ours alone, which need no gutter; continued under an indent."""
+        for i, line in enumerate(self.text(text, style).wrap(self._wrapper, self.width - 2)):
+            line.rstrip()
+            yield Text.assemble("  " if i else "", line)
+
     def bullet(self, text: str, style: str = "") -> Iterator[Text]:
         return self.gutter(f"{self.glyphs.bullet} {text}", style, hang=2)
 
@@ -186,14 +192,7 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
     states = summary.counts(session.results)
     style = STYLES[states[0][0]] if states else "yellow"
     if any(said):
-        yield from _unguttered(page.text("llmperf: " + "; ".join(filter(None, said)), style), page)
-
-
-def _unguttered(text: Text, page: _Page) -> Iterator[Text]:
-    """Wrapped text of ours alone (no stranger's words), continued under an indent."""
-    for i, line in enumerate(text.wrap(Console(file=io.StringIO(), width=page.width, _environ={}), page.width - 2)):
-        line.rstrip()
-        yield Text.assemble("  " if i else "", line)
+        yield from page.own("llmperf: " + "; ".join(filter(None, said)), style)
 
 
 def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
