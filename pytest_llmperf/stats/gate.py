@@ -12,7 +12,7 @@ from .levels import POWER, Design, quantile
 from .location import Array, Launch, launch_logs, log_location, stack, wander
 from .prior import Prior
 from .reference import Shift, reference, shift
-from .stability import MODES_APART, disagree, modes, too_spread
+from .stability import GROUPED, SPREAD, disagree, modes, unsteadiness
 from .verdict import VERDICTS, Outcome, first_stage, last_stage
 
 #: More stored launches than this are never asked for.
@@ -52,14 +52,14 @@ class Gate:
         self._sign = 1.0 if higher_is_better else -1.0
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
         logs = _sound(baseline_launches)
-        self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
+        stored = self._sign * np.array([float(log_location(x)) for x in logs])
         self.wander = math.sqrt(wander(baseline_launches))
-        self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
+        self._ref = reference(stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
     def k(self) -> int:
         """Stored launches."""
-        return int(self._stored.size)
+        return int(self._ref.residuals.size)
 
     @property
     def nu(self) -> float:
@@ -176,7 +176,7 @@ class Gate:
         mde = self._mde(design) if design else self._single_mde(logs.size)
         thin = self.max_regression is not None and mde > self.max_regression
         trusted = self.max_regression is not None and not thin
-        unstable = None if trusted else self._unstable(seen, logs)
+        unstable = None if trusted else self._unstable(logs)
         if unstable and verdict == "passed":
             verdict = "inconclusive"
         required = self.required_launches(self.max_regression) if thin and self.max_regression else None
@@ -195,18 +195,17 @@ class Gate:
             reasons=tuple(r for r in (unstable, *self._caveats(mde, thin, required)) if r),
         )
 
-    def _unstable(self, seen: Shift, logs: Array) -> str | None:
+    def _unstable(self, logs: Array) -> str | None:
         """Why no band should be trusted, if so: a wide one would pass a loss unseen."""
-        usual = float(self._ref.prior_spread)
-        gap, size = (float(x) for x in modes(self._stored, self.prior.d0, usual))
-        if size > MODES_APART and gap > self._least:
-            return f"stored launches fall into two groups {math.expm1(gap):.1%} apart"
-        own = math.sqrt(float(self._ref.own_squares) / max(self._ref.own_df, 1))
-        if bool(too_spread(self._ref, self.prior.d0)) and own > self._least:
-            return f"stored launches spread by {own:.1%}, where {usual:.1%} is usual"
-        fresh = float(np.std(logs, ddof=1)) if logs.size > 1 else 0.0
-        if fresh > self._least and bool(disagree(self._ref, logs)):
-            return f"fresh launches spread by {fresh:.1%}, where {self.spread:.1%} is usual"
+        code = int(unsteadiness(self._ref, self.prior.d0, self._least))
+        if code == GROUPED:
+            gap, _ = modes(self._ref.residuals, self.prior.d0, self._ref.expected)
+            return f"stored launches fall into two groups {math.expm1(float(gap)):.1%} apart"
+        if code == SPREAD:
+            own = math.sqrt(float(np.sum(self._ref.residuals**2)) / self._ref.own_df)
+            return f"stored launches spread by {own:.1%}, where {float(self._ref.expected):.1%} is usual"
+        if bool(disagree(self._ref, logs, self._least)):
+            return f"fresh launches spread by {float(np.std(logs, ddof=1)):.1%}, where {self.spread:.1%} is usual"
         return None
 
     def _caveats(self, mde: float, thin: bool, required: int | None) -> list[str]:

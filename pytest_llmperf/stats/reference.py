@@ -24,14 +24,16 @@ HOST_WORTH = 4.0
 @dataclass(frozen=True)
 class Reference:
     """Centre (log), launch spread ``s~`` with ``nu`` degrees of freedom, and ``share``: the variance of the centre as
-    a forecast for the fresh side's host, in units of ``s~^2``. Arrays of shape ``(...)``."""
+    a forecast for the fresh side's host, in units of ``s~^2``. ``expected`` is the spread before the launches spoke,
+    ``residuals`` (shape ``(..., k)``) are their deviations from their host's mean, with ``own_df`` degrees of freedom.
+    The others have shape ``(...)``."""
 
     center: Array
     spread: Array
     nu: float
     share: Array
-    prior_spread: Array
-    own_squares: Array
+    expected: Array
+    residuals: Array
     own_df: float
 
 
@@ -71,22 +73,20 @@ def reference(
     k = logs.shape[-1]
     if hosts is not None and len(hosts) != k:
         raise ValueError(f"{k} launches but {len(hosts)} hosts")
-    expected = np.maximum(prior.s0**2, wander)
-    names = sorted(set(hosts)) if hosts is not None and host is not None else []
-    if not names or names == [host]:
-        center = np.mean(logs, axis=-1)
-        squares = np.sum((logs - center[..., None]) ** 2, axis=-1)
-        spread, nu = moderate(squares, k - 1, prior.d0, expected)
-        share = np.full(center.shape, 1 / k)
-        return Reference(center, spread, nu, share, np.sqrt(expected + 0 * center), squares, k - 1)
-    groups = [logs[..., [i for i, h in enumerate(hosts or ()) if h == name]] for name in names]
-    counts = np.array([g.shape[-1] for g in groups])
-    means = np.stack([np.mean(g, axis=-1) for g in groups], axis=-1)
-    squares = sum((np.sum((g - np.mean(g, axis=-1, keepdims=True)) ** 2, axis=-1) for g in groups), np.zeros(()))
-    spread, nu = moderate(squares, k - len(names), prior.d0, expected)
+    named = [*hosts] if hosts is not None and host is not None else [""] * k
+    names = sorted(set(named))
+    members = [np.array([h == name for h in named]) for name in names]
+    means = np.stack([np.mean(logs[..., m], axis=-1) for m in members], axis=-1)
+    residuals = logs - means[..., [names.index(h) for h in named]]
+    expected = np.sqrt(np.maximum(prior.s0**2, wander) + np.zeros(logs.shape[:-1]))
+    df = k - len(names)
+    spread, nu = moderate(np.sum(residuals**2, axis=-1), df, prior.d0, expected**2)
+    if names in ([""], [host]):
+        return Reference(means[..., 0], spread, nu, np.full(spread.shape, 1 / k), expected, residuals, df)
+    counts = np.array([np.sum(m) for m in members])
     between = _host_variance(means, counts, spread)
     center, variance = _forecast(means, counts, spread, between, names.index(host) if host in names else None)
-    return Reference(center, spread, nu, variance / spread**2, np.sqrt(expected + 0 * center), squares, k - len(names))
+    return Reference(center, spread, nu, variance / spread**2, expected, residuals, df)
 
 
 def _host_variance(means: Array, counts: Array, spread: Array) -> Array:

@@ -10,22 +10,29 @@ from .location import Array
 from .reference import Reference
 
 #: Share of series, their spread drawn from the prior, that are called too spread although nothing is wrong.
-UNSTABLE_LEVEL = 0.01
+SPREAD_LEVEL = 0.01
 #: The same for fresh launches that disagree with each other more than the stored ones do.
 DISAGREE_LEVEL = 0.001
-#: Gap between two groups, in standard deviations within them, that makes two modes of them.
+#: Gap between two groups, in standard deviations within them, that makes two modes of them: one unchanged series in a
+#: hundred at a launch spread of 2 %, one in three thousand at 1 %.
 MODES_APART = 4.0
 
+STEADY, GROUPED, SPREAD = range(3)
 
-def too_spread(ref: Reference, d0: float) -> npt.NDArray[np.bool_]:
-    """Whether the launches spread far more than the prior allows: an F test of their variance, shape ``(...)``."""
+
+def unsteadiness(ref: Reference, d0: float, least: float) -> npt.NDArray[np.int_]:
+    """Codes of the stored launches behind a reference, shape ``(...)``; differences below
+    ``least`` (logs) do not matter."""
+    gap, apart = modes(ref.residuals, d0, ref.expected)
+    grouped = (apart > MODES_APART) & (gap > least)
     if ref.own_df < 1 or d0 <= 0:
-        return np.zeros(np.shape(ref.center), dtype=np.bool_)
-    ratio = ref.own_squares / ref.own_df / ref.prior_spread**2
-    return np.asarray(ratio > fdtri(ref.own_df, d0, 1 - UNSTABLE_LEVEL))
+        return np.where(grouped, GROUPED, STEADY)
+    variance = np.sum(ref.residuals**2, axis=-1) / ref.own_df
+    limit = fdtri(ref.own_df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
+    return np.select([grouped, (variance > limit) & (variance > least**2)], [GROUPED, SPREAD], STEADY)
 
 
-def modes(logs: Array, d0: float, s0: float) -> tuple[Array, Array]:
+def modes(logs: Array, d0: float, s0: float | Array) -> tuple[Array, Array]:
     """The widest gap between two groups of launches and its size in moderated standard deviations within the groups.
 
     Shape ``(..., k)`` to two of ``(...)``. Each group has two launches at least (one alone is an outlier, not a mode);
@@ -43,7 +50,11 @@ def modes(logs: Array, d0: float, s0: float) -> tuple[Array, Array]:
     return gap, size
 
 
-def disagree(ref: Reference, fresh: Array) -> npt.NDArray[np.bool_]:
-    """Whether fresh launches, shape ``(..., r)`` with r > 1, spread far more than the reference allows (F test)."""
+def disagree(ref: Reference, fresh: Array, least: float) -> npt.NDArray[np.bool_]:
+    """Whether fresh launches, shape ``(..., r)``, spread far more than the reference allows (F test)."""
+    r = fresh.shape[-1]
+    if r < 2:
+        return np.zeros(fresh.shape[:-1], dtype=np.bool_)
     variance = np.var(fresh, axis=-1, ddof=1)
-    return np.asarray(variance / ref.spread**2 > fdtri(fresh.shape[-1] - 1, ref.nu, 1 - DISAGREE_LEVEL))
+    limit = fdtri(r - 1, ref.nu, 1 - DISAGREE_LEVEL) * ref.spread**2
+    return np.asarray((variance > limit) & (variance > least**2))
