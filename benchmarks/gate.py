@@ -35,7 +35,7 @@ ALPHA = 0.001
 #: Series that the fitted prior is learned from, and their launches.
 LEARNED_FROM, LEARNED_LAUNCHES = 8, 5
 #: Packages judge case by case: fewer of them.
-SLOW_SHARE = 0.25
+SLOW_SHARE = 0.1
 OURS, OURS_FITTED = "**pytest-llmperf**", "**pytest-llmperf**, prior fitted"
 
 Judge = Callable[[Case], Verdicts | None]
