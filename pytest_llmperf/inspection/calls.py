@@ -184,7 +184,7 @@ class Calls(Expressions, abc.ABC):
             return Unknown(text_of(node))
         result = self.call(function, args, kwargs, at, frame.depth)
         if isinstance(result, Unknown) and result.text == "":
-            return Unknown(text_of(node))
+            return Unknown(_call_text(function, args, kwargs, node))
         return result
 
     def _super(self, frame: Frame) -> Any:
@@ -287,6 +287,18 @@ class Calls(Expressions, abc.ABC):
 
 def _decorators(node: ast.AST) -> list[ast.expr]:
     return node.decorator_list if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else []
+
+
+def _call_text(function: Any, args: list[Any], kwargs: dict[str, Any], node: ast.Call) -> str:
+    """A call that gave nothing known, told with what it was called on, so that two objects do not share a question."""
+    callee = ast.unparse(node.func)
+    if isinstance(function, Unknown):
+        callee = function.text
+    elif isinstance(function, Bound):
+        callee = f"{describe(function.self)}.{function.function.name}"
+    shown = [*map(describe, args), *(f"{name}={describe(value)}" for name, value in kwargs.items())]
+    text = f"{callee}({', '.join(shown)})"
+    return text if len(text) <= 160 else text[:157] + "..."
 
 
 def _bounded(base: Any, method: Callable[..., Any]) -> Callable[..., Any]:

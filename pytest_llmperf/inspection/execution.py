@@ -287,7 +287,7 @@ class Interpreter(Calls):
         """Whatever these statements may assign is unknown from here on."""
         for target in stored(body):
             if isinstance(target, ast.Name):
-                frame.locals[target.id] = Unknown(target.id)
+                frame.locals[target.id] = Unknown(f"{target.id} (in {frame.function})")
             elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
                 base = frame.locals.get(target.value.id)
                 if isinstance(base, Object):
@@ -298,7 +298,7 @@ class Interpreter(Calls):
                     known[target.slice.value] = Unknown(text_of(target))
         for name in (mutated(node) for statement in body for node in ast.walk(statement)):
             if isinstance(name and frame.locals.get(name), (list, dict)):
-                frame.locals[str(name)] = Unknown(str(name))
+                frame.locals[str(name)] = Unknown(f"{name} (in {frame.function})")
 
 
 def _as_load(node: ast.expr) -> ast.expr:

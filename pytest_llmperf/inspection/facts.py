@@ -118,7 +118,8 @@ class ModelFacts:
             config = json.loads(found.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"--model {model}: {found} cannot be read ({error})") from error
-        if not isinstance(config, dict) or not isinstance(config.get("architectures"), list):
+        names = config.get("architectures") if isinstance(config, dict) else None
+        if not (isinstance(names, list) and names and all(isinstance(n, str) for n in names)):
             raise ConfigError(f"--model {model}: {found} has no list of architectures; is it a model's config.json?")
         return cls(model, config)
 

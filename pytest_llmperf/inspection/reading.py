@@ -96,7 +96,10 @@ def _vllm(
 ) -> tuple[tuple[Choice, ...], tuple[Default, ...], list[str]]:
     known = vllm.registry(source)
     choices = _flag_choices(flags)
-    silent = ["what vLLM settles besides the attention backend is decided while it runs: see --running"]
+    silent = [
+        "what vLLM settles besides the attention backend is decided while it runs: see --running",
+        "vLLM may change the KV-cache type for some models before it selects a backend; try --set kv_cache_dtype=...",
+    ]
     if known is None:
         return tuple(choices), (), [*silent, "no registry of attention backends was found in this release"]
     flag = next((f.name for f in flags if f.field == "attention_backend"), "VLLM_ATTENTION_BACKEND")

@@ -48,7 +48,12 @@ def test_a_config_is_found_in_a_folder_a_file_or_the_cache(tmp_path: Path, monke
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "cannot be read"), ("[]", "no list of architectures"), ('{"a": 1}', "no list of architectures")],
+    [
+        ("{", "cannot be read"),
+        ("[]", "no list of architectures"),
+        ('{"architectures": [3]}', "no list of architectures"),
+        ('{"a": 1}', "no list of architectures"),
+    ],
 )
 def test_a_config_that_is_none(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)

@@ -41,7 +41,7 @@ def choose(args):
     else:
         args.backend = "b"
 """
-    assert ways(outcomes(module)) == {("size == 1",): "a", ("not size == 1",): "b"}
+    assert ways(outcomes(module)) == {("size (in choose) == 1",): "a", ("not size (in choose) == 1",): "b"}
 
 
 def test_a_list_that_an_irrelevant_branch_may_have_changed_is_open_afterwards() -> None:
@@ -66,6 +66,27 @@ def choose(args):
         args.backend = "c"
 """
     assert ways(outcomes(module)) == {("args.fast",): "c", ("not args.fast",): "b"}
+
+
+def test_the_same_words_about_two_objects_are_two_questions() -> None:
+    module = """
+import outside
+
+class One:
+    def fits(self):
+        return outside.probe(self)
+
+class Two(One):
+    pass
+
+def choose(args):
+    args.backend = "a"
+    for kind in [One, Two]:
+        if kind().fits():
+            args.backend = kind.__name__
+"""
+    found = outcomes(module)
+    assert set(ways(found).values()) == {"a", "One", "Two"}
 
 
 def test_two_open_conditions_with_one_result_merge() -> None:
