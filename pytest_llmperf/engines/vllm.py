@@ -85,12 +85,13 @@ class VLLM(Engine):
             "enable_prompt_tokens_details": True,
             **_portable_flags(config),
         }
+        if endpoint.api_key:
+            # not VLLM_API_KEY: vLLM's compile cache is keyed by its variables, so a new key made every launch a cold one
+            own["api_key"] = endpoint.api_key
         argv = flags.argv(_merged(own, flags.normal(config.flags)), negate=True)
         env = {**config.nccl, **config.env}
         if _loopback(settings.bind):  # opens /server_info, and with it endpoints nobody else should reach
             env.setdefault("VLLM_SERVER_DEV_MODE", "1")
-        if endpoint.api_key:
-            env["VLLM_API_KEY"] = endpoint.api_key
         program = settings.command or ("vllm", "serve")
         # `vllm serve` wants the model in first place, the module form by name
         named = (model,) if program[-1] == "serve" else ("--model", model)

@@ -217,9 +217,17 @@ def test_nccl_and_env_reach_the_server_only() -> None:
 
 
 def test_keys_stay_off_the_command_line_where_the_engine_can_read_them_elsewhere() -> None:
-    assert command("vllm").env["VLLM_API_KEY"] == "the-key"
-    for engine in ("vllm", "llamacpp"):
-        assert not any("the-key" in argument for argument in command(engine).argv)
+    assert not any("the-key" in argument for argument in command("llamacpp").argv)
+
+
+def test_a_launch_does_not_change_vllms_compile_cache_key() -> None:
+    """vLLM hashes its own variables into that key (``envs.compile_factors``): what differs per launch is a flag."""
+    first, second = (
+        ENGINES["vllm"].command(config("vllm"), EngineSettings(), Endpoint("127.0.0.1", port, api_key=key))
+        for port, key in ((4321, "one"), (4322, "two"))
+    )
+    assert first.env == second.env
+    assert first.argv[first.argv.index("--api-key") + 1] == "one"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
