@@ -82,12 +82,11 @@ class VLLM(Engine):
             "served_model_name": self.model_name(config),
             "host": settings.bind,
             "port": endpoint.port,
+            # not VLLM_API_KEY: vLLM keys its compile cache by its variables, so a new key makes every launch cold
+            "api_key": endpoint.api_key,
             "enable_prompt_tokens_details": True,
             **_portable_flags(config),
         }
-        if endpoint.api_key:
-            # not VLLM_API_KEY: vLLM's compile cache is keyed by its variables, so a new key made every launch a cold one
-            own["api_key"] = endpoint.api_key
         argv = flags.argv(_merged(own, flags.normal(config.flags)), negate=True)
         env = {**config.nccl, **config.env}
         if _loopback(settings.bind):  # opens /server_info, and with it endpoints nobody else should reach

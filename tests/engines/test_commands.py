@@ -27,7 +27,7 @@ BARE = {
     ],
     "vllm": [
         *("org/m", "--served-model-name", "org/m", "--host", "127.0.0.1", "--port", "4321"),
-        "--enable-prompt-tokens-details",
+        *("--api-key", "the-key", "--enable-prompt-tokens-details"),
     ],
     "llamacpp": [
         *("--model", "m.gguf", "--alias", "m.gguf", "--host", "127.0.0.1", "--port", "4321", "--metrics", "--slots"),
