@@ -1,11 +1,14 @@
 """A series as TOML text and back.
 
 tomli_w writes every scalar (it knows how to quote); arrays are written here, because it breaks each array over several
-lines and a baseline must diff as one line per metric.
+lines and a baseline must diff as one line per metric. Launches of one engine build share most of their provenance: it
+is written once, at the end, and each launch names it by its hash.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +20,8 @@ from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, seconds
 from pytest_llmperf.errors import BaselineError
 
 SCHEMA = 1
+#: Provenance that changes from one recording to the next: written with its launch, so that the rest can be shared.
+_OWN = "commit"
 _HEAD = "# Accepted launches of one test on one kind of machine. Commit this file; write it with --update-baselines.\n"
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 
@@ -38,18 +43,30 @@ def dump(series: Series) -> str:
 
 
 def _lines(series: Series) -> Iterator[str]:
+    shared: dict[str, Mapping[str, str]] = {}
     yield tomli_w.dumps({"schema": SCHEMA, "test": series.test, "engine": series.engine})
     yield "\n" + tomli_w.dumps({"fingerprint": series.fingerprint.fields})
     for epoch in series.epochs:
         yield "\n[[epochs]]\n" + tomli_w.dumps({"reason": epoch.reason})
         for launch in epoch.launches:
-            head = {"id": launch.id, "recorded": launch.recorded, "host": launch.host}
-            yield "\n[[epochs.launches]]\n" + tomli_w.dumps(head | ({"cache": launch.cache} if launch.cache else {}))
+            common = {k: v for k, v in launch.provenance.items() if k != _OWN}
+            name = _name(common)
+            shared[name] = common
+            head = {"id": launch.id, "recorded": launch.recorded, "host": launch.host, "cache": launch.cache}
+            head |= {_OWN: launch.provenance.get(_OWN), "provenance": name}
+            yield "\n[[epochs.launches]]\n" + tomli_w.dumps({k: v for k, v in head.items() if v})
             yield "[epochs.launches.metrics]\n"
             for name, values in launch.metrics.items():
                 key = tomli_w.dumps({name: 0}).removesuffix(" = 0\n")
                 yield f"{key} = [{', '.join(map(repr, values))}]\n"
-            yield "[epochs.launches.provenance]\n" + tomli_w.dumps(launch.provenance)
+    for name, facts in sorted(shared.items()):
+        yield f"\n[provenance.{name}]\n" + tomli_w.dumps(facts)
+
+
+def _name(facts: Mapping[str, str]) -> str:
+    """8 hex digits after a letter, so that it is a bare TOML key that no reader takes for a number."""
+    text = json.dumps(facts, sort_keys=True)
+    return "p" + hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:8]
 
 
 def parse(text: str, where: str) -> Series:
@@ -74,8 +91,10 @@ class MalformedError(Exception):
 
 
 def _series(data: Mapping[str, Any]) -> Series:
-    _only(data, "the file", {"schema", "test", "engine", "fingerprint", "epochs"})
-    epochs = tuple(_epoch(x) for x in _tables(data, "epochs", "the file"))
+    _only(data, "the file", {"schema", "test", "engine", "fingerprint", "epochs", "provenance"})
+    tables = _table(data, "provenance", "the file")
+    shared = {name: _texts(tables, name, "provenance") for name in tables}
+    epochs = tuple(_epoch(x, shared) for x in _tables(data, "epochs", "the file"))
     ids = [launch.id for epoch in epochs for launch in epoch.launches]
     twice = sorted({x for x in ids if ids.count(x) > 1})
     if twice:
@@ -84,15 +103,16 @@ def _series(data: Mapping[str, Any]) -> Series:
     return Series(_text(data, "test", "the file"), _text(data, "engine", "the file"), Fingerprint(fields), epochs)
 
 
-def _epoch(data: Mapping[str, Any]) -> Epoch:
+def _epoch(data: Mapping[str, Any], shared: Mapping[str, Mapping[str, str]]) -> Epoch:
     _only(data, "an epoch", {"reason", "launches"})
-    return Epoch(_text(data, "reason", "an epoch"), tuple(_launch(x) for x in _tables(data, "launches", "an epoch")))
+    launches = tuple(_launch(x, shared) for x in _tables(data, "launches", "an epoch"))
+    return Epoch(_text(data, "reason", "an epoch"), launches)
 
 
-def _launch(data: Mapping[str, Any]) -> StoredLaunch:
+def _launch(data: Mapping[str, Any], shared: Mapping[str, Mapping[str, str]]) -> StoredLaunch:
     id_ = _text(data, "id", "a launch")
     where = f"launch {id_}"
-    _only(data, where, {"id", "recorded", "host", "cache", "metrics", "provenance"})
+    _only(data, where, {"id", "recorded", "host", "cache", _OWN, "metrics", "provenance"})
     recorded = _text(data, "recorded", where)
     try:
         canonical = utc(seconds(recorded))
@@ -102,8 +122,11 @@ def _launch(data: Mapping[str, Any]) -> StoredLaunch:
         raise MalformedError(f"{where}: recorded = {recorded!r} is not a time like '2026-05-01T12:00:00Z'")
     metrics = {name: _numbers(values, f"{where}: {name}") for name, values in _table(data, "metrics", where).items()}
     cache = _text(data, "cache", where) if "cache" in data else None
-    texts = _texts(data, "provenance", where)
-    launch = StoredLaunch(id_, recorded, _text(data, "host", where), cache, metrics, texts)
+    name = _text(data, "provenance", where)
+    if name not in shared:
+        raise MalformedError(f"{where}: its provenance {name!r} is not in the file")
+    facts = {**shared[name], **({_OWN: _text(data, _OWN, where)} if _OWN in data else {})}
+    launch = StoredLaunch(id_, recorded, _text(data, "host", where), cache, metrics, facts)
     if launch.fault:
         raise MalformedError(launch.fault)
     return launch

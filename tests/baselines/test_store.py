@@ -81,12 +81,24 @@ def test_file_reads_well_and_holds_one_line_per_metric(launch: Make) -> None:
         'recorded = "2026-02-02T02:40:00Z"',
         'host = "h1"',
         'cache = "warm"',
+        'provenance = "p6c14e715"',
         "[epochs.launches.metrics]",
         "decode_tok_s = [82.4298, 82.4711, 82.5123, 82.5536, 82.5949]",
         "ttft_ms = [29.97, 29.985, 30.0, 30.015, 30.03]",
-        "[epochs.launches.provenance]",
+        "",
+        "[provenance.p6c14e715]",
         'driver = "570"',
     ]
+
+
+def test_launches_of_one_build_share_their_provenance_and_keep_their_commit(launch: Make) -> None:
+    facts = {"driver": "570", "engine version": "0.5.17"}
+    launches = [launch(n, provenance={**facts, "commit": f"c{n}"}) for n in range(3)]
+    s = series(*launches)
+    written = text.dump(s)
+    assert written.count('"engine version" = "0.5.17"') == 1
+    assert [x.provenance["commit"] for x in text.parse(written, "t").current.launches] == ["c0", "c1", "c2"]
+    assert text.parse(written, "t") == s
 
 
 def test_find_reads_back_what_was_written(tmp_path: Path, launch: Make) -> None:
@@ -150,6 +162,15 @@ def test_distinct_names_have_distinct_slugs(names: list[str]) -> None:
     assert len({store.slug(n) for n in names}) == len(names)
 
 
+def _without(t: str, start: str) -> str:
+    """A file's text from ``start`` to the provenance cut out."""
+    return t[: t.index(start)] + t[t.index("[provenance") :]
+
+
+def _launch_of(t: str) -> str:
+    return t[t.index("[[epochs.launches]]") : t.index("[provenance")]
+
+
 BROKEN: list[tuple[str, Callable[[str], str], str]] = [
     ("empty", lambda t: "", "schema None"),
     ("cut off", lambda t: t[: len(t) // 2].rstrip() + "\nx = [", "not valid TOML"),
@@ -164,12 +185,13 @@ BROKEN: list[tuple[str, Callable[[str], str], str]] = [
     ("text value", lambda t: t.replace("82.5,", '"82.5",'), "must be a list of numbers"),
     ("no values", lambda t: t.replace("[82.4175, 82.4588, 82.5, 82.5412, 82.5825]", "[]"), "no value at all"),
     ("no metrics", lambda t: "\n".join(x for x in t.splitlines() if "decode" not in x), "holds no metric"),
-    ("no epochs", lambda t: t[: t.index("[[epochs]]")], "holds no epochs"),
-    ("no launches", lambda t: t[: t.index("[[epochs.launches]]")], "holds no launches"),
+    ("no epochs", lambda t: _without(t, "[[epochs]]"), "holds no epochs"),
+    ("no launches", lambda t: _without(t, "[[epochs.launches]]"), "holds no launches"),
     ("no test", lambda t: t.replace(f'test = "{TEST}"', "test = 3"), "needs test as text"),
     ("bad time", lambda t: t.replace("2026-02-02T02:40:00Z", "yesterday"), "is not a time"),
     ("impossible time", lambda t: t.replace("2026-02-02T02:40:00Z", "2026-13-02T02:40:00Z"), "is not a time"),
-    ("launch twice", lambda t: t + t[t.index("[[epochs.launches]]") :], "launch-0000 is stored twice"),
+    ("launch twice", lambda t: t.replace("[provenance", _launch_of(t) + "[provenance"), "launch-0000 is stored twice"),
+    ("provenance gone", lambda t: t.replace("[provenance.p", "[provenance.q"), "is not in the file"),
     ("deep nesting", lambda t: t + "x = " + "[" * 5000, "not valid TOML"),
 ]
 
