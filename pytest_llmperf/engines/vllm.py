@@ -63,8 +63,12 @@ class VLLM(Engine):
         (re.compile(r"ValueError: (Selected backend [^\n]{0,200})"), r"\1"),
         (re.compile(r"ValueError: (No valid attention backend[^\n]{0,200})"), r"\1"),
         (re.compile(r"Value error, ([^\n]{0,200})"), r"a wrong configuration: \1"),
+        (vllm_read.REFUSED, r"vLLM cannot use attention backend \1 on \2, and would go on with another"),
     )
-    fatal_patterns = (re.compile(r"EngineCore (?:failed to start|encountered a fatal error)"),)
+    fatal_patterns = (
+        re.compile(r"EngineCore (?:failed to start|encountered a fatal error)"),
+        vllm_read.REFUSED,  # a backend that was asked for: no need to wait for a server that will not do
+    )
     #: Written by the adapter itself, each with what to write in its place.
     reserved: ClassVar[Mapping[str, str]] = {
         "host": "bind = ... in [tool.llmperf.engines.vllm]",

@@ -19,7 +19,8 @@ INFO = "/server_info?config_format=json"
 _CHOSEN = re.compile(
     r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention )?backend(?:\.| out of potential| \()"
 )
-_REFUSED = re.compile(r"Cannot use (?:AttentionBackendEnum\.)?([A-Z0-9_]+) backend on (\w+)")
+#: Said of a backend that was asked for, never of one that vLLM considered by itself.
+REFUSED = re.compile(r"Cannot use (?:AttentionBackendEnum\.)?([A-Z0-9_]+) backend on (\w+)")
 _WARM = re.compile(r"Directly load (?:AOT compilation|the compiled graph|the \d+-th graph)")
 _COLD = re.compile(
     r"Compiling a graph for|Compiling model again|Cache the graph of compile range|saved AOT compiled function"
@@ -69,7 +70,7 @@ def _read_workers(r: Reading, log: str) -> None:
         kv_tokens=number(r"KV cache size: ([\d,]+) tokens", log),
         cache_state="cold" if compiled else "warm" if loaded else None,
     )
-    if refused := _REFUSED.search(log):
+    if refused := REFUSED.search(log):
         r.note("attention_backend_refused", refused[1])
     r.note("flash_attention", search(r"Using FlashAttention version (\d+)", log))
     r.version("nccl", search(r"vLLM is using nccl==([\d.]+)", log))

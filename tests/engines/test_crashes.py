@@ -52,6 +52,11 @@ ENGINES = builtin()
             "a wrong configuration: num_speculative_tokens must be greater than zero [type=value_error]",
         ),
         (
+            "vllm",
+            "(Worker pid=393) INFO 11-29 16:46:33 [cpu.py:178] Cannot use AttentionBackendEnum.FLASHINFER backend on CPU.",
+            "vLLM cannot use attention backend FLASHINFER on CPU, and would go on with another",
+        ),
+        (
             "llamacpp",
             "E llama_model_load: error loading model: unknown model architecture: 'brand-new'",
             "llama.cpp does not know the architecture brand-new",
@@ -73,6 +78,7 @@ def test_causes(engine: str, line: str, cause: str) -> None:
         ),
         ("sglang", "Received sigquit from a child process. It usually means the child failed."),
         ("vllm", "(EngineCore pid=640) ERROR 11-29 14:42:00 [core.py:1510] EngineCore failed to start."),
+        ("vllm", "(Worker pid=393) INFO [cpu.py:178] Cannot use AttentionBackendEnum.FLASHINFER backend on CPU."),
     ],
 )
 def test_lines_that_end_a_start_before_the_process_does(engine: str, line: str) -> None:
