@@ -81,6 +81,13 @@ class EngineProject:
         return found
 
     @property
+    def effective(self) -> dict[str, Any]:
+        """What the last run's only server said it resolved to."""
+        (server,) = json.loads((self.path / "out.json").read_text())["servers"]
+        found: dict[str, Any] = server["effective"]
+        return found
+
+    @property
     def logs(self) -> list[str]:
         """The servers' logs in the order of launches."""
         return [p.read_text(errors="replace") for p in sorted((self.path / "logs").glob("*.log"))]

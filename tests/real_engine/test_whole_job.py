@@ -39,7 +39,7 @@ def test_record_gate_and_confirm(engine: str, project: MakeProject) -> None:
     job.suite(short())
     status, out = job.run("--update-baselines", "--launches", "2")
     assert status == 0, out
-    effective = job.results[0]["effective"]
+    effective = job.effective
     assert effective["max_running_requests"] == 4
     assert effective["context_length"] == 1024
     assert effective["cuda_graph"] is False
@@ -137,4 +137,4 @@ def test_speculation_on_vllm(project: MakeProject) -> None:
     job.suite(SPECULATING)
     status, out = job.run("--update-baselines")
     assert status == 0, out
-    assert job.results[0]["effective"]["speculative"] == "ngram"
+    assert job.effective["speculative"] == "ngram"
