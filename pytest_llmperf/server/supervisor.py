@@ -35,6 +35,8 @@ COOKIE = "LLMPERF_LAUNCH"
 TICK_S = 1.0
 #: Seconds that SIGKILL may take to empty the tree before the rest is reported as left.
 KILL_S = 5.0
+#: Of these, what Python's resource trackers get to remove the shared memory that the killed have left, and end.
+TRACKER_S = 2.0
 #: Seconds that children may outlive an engine that has ended, before they are killed.
 ORPHAN_S = 0.5
 
@@ -218,11 +220,12 @@ class Supervisor:
                     break
             time.sleep(0.02)
             self._reap()
-        end = time.monotonic() + KILL_S
-        while left and time.monotonic() < end:
+        start = time.monotonic()
+        while left and (taken := time.monotonic() - start) < KILL_S:
             for p in left:
                 with contextlib.suppress(psutil.Error):
-                    p.kill()
+                    if taken > TRACKER_S or not _is_tracker(p):
+                        p.kill()
             time.sleep(0.01)
             self._reap()
             left = self.tree()
@@ -290,6 +293,10 @@ class Supervisor:
             if found:
                 temporary.replace(path)
         temporary.unlink(missing_ok=True)
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
 
 
 def _private(path: Path) -> Any:

@@ -158,3 +158,19 @@ def test_a_stopped_process_is_ended_too(start: Starts) -> None:
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     assert process.stop() == Remains()
     assert alive([pid]) == []
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no shared memory to look at")
+def test_shared_memory_of_an_engine_that_had_to_be_killed_is_removed(start: Starts) -> None:
+    """Python's resource tracker removes it, unless it is killed together with those that it tracks."""
+    process = start(
+        "import signal, time\nfrom multiprocessing.shared_memory import SharedMemory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nkept = SharedMemory(create=True, size=4096)\n"
+        "print(f'memory {kept.name} up', flush=True)\ntime.sleep(60)",
+        grace=0.0,
+    )
+    until(lambda: start.said(" up"))
+    segment = Path("/dev/shm") / start.log.read_text().split()[1]
+    assert segment.exists()
+    assert process.stop() == Remains()
+    assert not segment.exists()
