@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator
-from pathlib import Path
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
 from pytest_llmperf import collection, console
-from pytest_llmperf.errors import LlmperfError
+from pytest_llmperf.conclude import conclude
 from pytest_llmperf.finish import Ending
 from pytest_llmperf.fixtures import SESSION
 from pytest_llmperf.gating import Baseline
@@ -21,6 +22,7 @@ from pytest_llmperf.session import Session
 
 #: Category in the summary, letter, word with its style.
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
+_NOTICES = "llmperf_notices"
 
 
 class Active:
@@ -29,28 +31,34 @@ class Active:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
-        self._session = config.stash[SESSION] = Session(config, options, console.live(config))
+        self._progress = console.Progress(config)
+        self._session = config.stash[SESSION] = Session(config, options, self._progress.say)
         self._rounds = Rounds(self._session.tests, self._session, options.launches, options.confirm)
-        self._said: list[str] = []
+        self._plan = Plan({})
         self._ending: Ending | None = None
         if hasattr(config, "workerinput"):
-            self._plan = Path(config.workerinput["llmperf_plan"])
+            self._plan_path = Path(config.workerinput["llmperf_plan"])
             return
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
-        self._plan = Path(folder.name, "plan.json")
-        self._ending = Ending(options, config.rootpath, self._session.state_dir)
+        self._plan_path = Path(folder.name, "plan.json")
+        self._ending = Ending(options, config.rootpath, self._session.state_dir, config.invocation_params.args)
 
     # -- xdist
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput["llmperf_plan"] = str(self._plan)
+        node.workerinput["llmperf_plan"] = str(self._plan_path)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling | None:
         """Whatever ``--dist`` says, a config's tests stay on one worker (``each`` runs all everywhere on purpose)."""
-        return None if config.getoption("dist") == "each" else GroupScheduling(config, log, self._plan)
+        return None if config.getoption("dist") == "each" else GroupScheduling(config, log, self._plan_path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for notice in getattr(node, "workeroutput", {}).get(_NOTICES, ()):
+            self._tell("note", notice)
 
     # -- collection
 
@@ -58,15 +66,20 @@ class Active:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         collection.parametrize(metafunc, self._session)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        said, errors = collection.arrange(self._session, config, items)
-        self._said += said
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Around everyone else: before names are changed and tests deselected, and after tests are put in an order."""
+        names = {id(item): item.nodeid for item in items}
+        tests = collection.everything(self._session, items)
+        result = yield
+        self._plan = replace(collection.arrange(self._session, config, items, names), tests=tests)
         if self._ending is None:
-            collection.plan_of(self._session, errors).write(self._plan)
-        elif errors:
-            raise pytest.UsageError("\n".join(errors))
-        self._rounds.expect()
+            self._plan.write(self._plan_path)
+        elif self._plan.errors:
+            raise pytest.UsageError("\n".join(self._plan.errors))
+        return result
 
     def pytest_report_header(self) -> str:
         o = self._options
@@ -74,8 +87,9 @@ class Active:
         where = o.url or ", ".join(o.engine) or "the markers' engines"
         return f"llmperf: {doing}; {where}; baselines in {o.baselines}"
 
-    def pytest_report_collectionfinish(self) -> list[str]:
-        return self._said
+    def pytest_report_collectionfinish(self) -> Sequence[str]:
+        said = [*self._plan.said, *([collection.counted(self._session)] if self._session.tests else [])]
+        return [f"llmperf: {line}" for line in said]
 
     # -- running
 
@@ -91,23 +105,24 @@ class Active:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        self._progress.clear()
         test = self._session.tests.get(item.nodeid)
-        if test is not None:
-            error = call.excinfo.value if call.excinfo else None
-            if isinstance(error, LlmperfError):
-                report.longrepr = str(error)
-            if report.when == "call" or report.failed:
-                self._session.conclude(test, report, error)
+        if test is not None and (report.when == "call" or report.failed):
+            conclude(test, report, call.excinfo.value if call.excinfo else None)
         return report
 
-    def pytest_report_teststatus(
-        self, report: pytest.TestReport
-    ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._progress.clear()
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
         outcome = str(report.outcome)
         if outcome == SUSPECT:
             return "suspect", "S", ("SUSPECT", {"yellow": True})
         if outcome == MEASURED:
             return "", "m", ("MEASURED", {"cyan": True})
+        if outcome == "failed" and getattr(report, "llmperf", {}).get("error"):
+            return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
         return None
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
@@ -121,13 +136,34 @@ class Active:
     # -- the end
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        self._session.close()
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        notices = self._session.close()
+        self._progress.clear()
+        if self._ending is None:
+            self._config.workeroutput[_NOTICES] = notices  # type: ignore[attr-defined]
+            return
+        for notice in notices:
+            self._tell("note", notice)
+        plan = self._plan
+        if self._plan_path.exists():  # xdist: this process has collected nothing
+            plan = Plan.read(self._plan_path)
+            for line in plan.said:
+                self._tell("note", line)
+        if exitstatus == pytest.ExitCode.USAGE_ERROR or self._config.option.collectonly:
+            return
+        done = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        self._ending.finish(
+            plan,
+            hardware=self._session.hardware,
+            interrupted=exitstatus == pytest.ExitCode.INTERRUPTED,
+            scope=_scope(self._config) if done else None,
+        )
+        if self._ending.failed and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _tell(self, kind: str, text: str) -> None:
         if self._ending is not None:
-            plan = collection.plan_of(self._session) if self._session.tests else Plan.read(self._plan)
-            self._ending.finish(
-                plan, hardware=self._session.hardware, interrupted=exitstatus == pytest.ExitCode.INTERRUPTED
-            )
+            self._ending.say(kind, text)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         record = self._ending.record if self._ending else None
@@ -136,3 +172,11 @@ class Active:
 
     def pytest_unconfigure(self) -> None:
         self._session.close()
+
+
+def _scope(config: pytest.Config) -> list[PurePath] | None:
+    """Folders and modules, relative to the root, of which this session collected every test; None where unknown."""
+    if config.getoption("lf", False):  # modules without a failure are not even looked at
+        return None
+    paths = [Path(config.invocation_params.dir, arg).resolve() for arg in config.args if "::" not in arg]
+    return [p.relative_to(config.rootpath) for p in paths if p == config.rootpath or config.rootpath in p.parents]

@@ -1,73 +1,116 @@
-"""From collected items to performance tests: engines, opt-in, order, and what is said about it."""
+"""From collected items to performance tests: engines, misuses, order, and what is said about them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
 from pytest_llmperf import markers
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.fixtures import SERVER_FIXTURES
+from pytest_llmperf.report.text import plural
 from pytest_llmperf.schedule import Plan, neighbours
 from pytest_llmperf.session import Session
+from pytest_llmperf.subject import engineless
+
+#: Tests named in one misuse; the others are counted.
+_NAMED = 3
 
 
 def parametrize(metafunc: pytest.Metafunc, session: Session) -> None:
-    """Run a test that needs an engine once per engine, always with the engine in its id (``test_x[sglang]``)."""
-    if "engine" not in metafunc.fixturenames or any(
-        "engine" in str(m.args[:1]) for m in metafunc.definition.iter_markers("parametrize")
-    ):
+    """Run a test with a server once per engine, always with the engine in its id (``test_x[sglang]``)."""
+    asked = set(metafunc.fixturenames)
+    if "engine" not in asked or SERVER_FIXTURES.isdisjoint(asked) or _chooses_engine(metafunc):
         return
     try:
-        declaration = markers.declared(metafunc.definition, session.options.profiles)
-    except ConfigError as e:
-        raise pytest.UsageError(str(e)) from None
-    engines = session.engines_for(declaration)
+        engines = session.engines_for(markers.declared(metafunc.definition, session.options.profiles))
+    except ConfigError:  # told with every other misuse, once all tests are there
+        engines = session.options.engine
     if engines:
-        metafunc.parametrize("engine", engines, indirect=True, scope="session")
+        metafunc.parametrize("engine", engines, indirect=True)
 
 
-def arrange(session: Session, config: pytest.Config, items: list[pytest.Item]) -> tuple[list[str], list[str]]:
+def _chooses_engine(metafunc: pytest.Metafunc) -> bool:
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+        if "engine" in (names.replace(",", " ").split() if isinstance(names, str) else names):
+            return True
+    return False
+
+
+def arrange(session: Session, config: pytest.Config, items: list[pytest.Item], collected: Mapping[int, str]) -> Plan:
     """Keep, check, group and order the performance tests among ``items``, in place.
 
-    Returns what to say about it, and every misuse found.
+    ``collected`` has the nodeid of every item by its ``id()``, as it was before anyone renamed one.
     """
-    said, errors, elsewhere = [], [], []
+    misuses: dict[str, list[str]] = {}
+    elsewhere = []
+    serverless = 0
     for item in items:
-        if not {"llm_server", "llm_servers"} & set(getattr(item, "fixturenames", ())):
+        if not _has_server(item):
+            serverless += item.get_closest_marker("perf") is not None
             continue
-        engine = _engine(item)
-        if engine is None:
-            errors.append(f"{item.nodeid}: no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
-        elif session.options.engine and engine not in session.options.engine:
+        nodeid, engine = collected.get(id(item), item.nodeid), _engine(item)
+        if engine in session.engines and session.options.engine and engine not in session.options.engine:
             elsewhere.append(item)
-        else:
-            path, line, _ = item.location
-            try:
-                session.add(item, engine, f"{path}:{(line or 0) + 1}")
-            except ConfigError as e:
-                errors.append(str(e))
+            continue
+        try:
+            session.add(item, nodeid, engine)
+        except ConfigError as e:
+            for problem in str(e).splitlines():
+                misuses.setdefault(problem, []).append(nodeid)
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
-        items[:] = [i for i in items if i not in set(elsewhere)]
-        said.append(f"llmperf: {len(elsewhere)} tests are for other engines than {', '.join(session.options.engine)}")
+        gone = set(map(id, elsewhere))
+        items[:] = [i for i in items if id(i) not in gone]
     session.regroup()
     items[:] = neighbours(items, session.groups)
-    tests = session.tests.values()
-    if tests:
-        servers = len({c for t in tests for c in t.configs})
-        said.append(f"llmperf: {len(tests)} tests on {servers} servers, {session.gated} gated metrics")
-    else:
-        said.append("llmperf: no performance test was selected, so nothing is gated")
-    return said, errors
+    said = list(_said(session, len(elsewhere), serverless))
+    errors = [f"{_some(nodeids)}: {problem}" for problem, nodeids in misuses.items()]
+    return Plan(session.groups, (), session.gated, said, errors)
 
 
-def plan_of(session: Session, errors: Sequence[str] = ()) -> Plan:
-    """What the controller needs to know of this process's collection."""
-    tests = tuple((t.test, t.engine) for t in session.tests.values() if t.perf)
-    return Plan(session.groups, tests, session.gated, tuple(errors))
+def everything(session: Session, items: Iterable[pytest.Item]) -> list[tuple[str, str]]:
+    """(test, engine) of every performance test among ``items`` on the chosen engines: whose baselines are in use."""
+    chosen = session.options.engine
+    found = []
+    for item in items:
+        engine = _engine(item) if _has_server(item) and item.get_closest_marker("perf") else None
+        if engine and (not chosen or engine in chosen):
+            found.append((engineless(item.nodeid, engine), engine))
+    return found
+
+
+def _said(session: Session, elsewhere: int, serverless: int) -> Iterable[str]:
+    if elsewhere:
+        engines = ", ".join(session.options.engine)
+        yield f"{plural(elsewhere, 'test')} for other engines than {engines}, so deselected"
+    if serverless:
+        yield f"{plural(serverless, 'test')} marked perf without llm_server or llm_servers: nothing to gate"
+    if not session.tests:
+        yield "no performance test was selected, so nothing is gated"
+
+
+def counted(session: Session) -> str:
+    """How much there is to run."""
+    servers = {c for t in session.tests.values() for c in t.configs}
+    return (
+        f"{plural(len(session.tests), 'test')} on {plural(len(servers), 'server')}, "
+        f"{plural(session.gated, 'gated metric')}"
+    )
+
+
+def _some(nodeids: Sequence[str]) -> str:
+    more = len(nodeids) - _NAMED
+    return ", ".join(nodeids[:_NAMED]) + (f" and {plural(more, 'more test')}" if more > 0 else "")
+
+
+def _has_server(item: pytest.Item) -> bool:
+    return not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _engine(item: pytest.Item) -> str | None:
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get("engine") if callspec else None
+    engine = callspec.params.get("engine") if callspec else None
+    return engine if isinstance(engine, str) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -14,22 +13,62 @@ from pytest_llmperf.report.live import LiveLine
 from pytest_llmperf.report.records import SessionRecord
 
 
-def live(config: pytest.Config) -> Callable[[str], None]:
-    """A function that shows one line of progress; it writes past pytest's capture, and nowhere on an xdist worker."""
-    if hasattr(config, "workerinput") or config.getoption("verbose") < 0:
-        return lambda text: None
-    try:
-        stream = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", errors="replace")
-    except (OSError, io.UnsupportedOperation):  # stdout is no file
-        return lambda text: None
-    line = LiveLine.on(stream, os.environ)
+class Progress:
+    """One line of progress below what pytest has printed so far, gone before pytest prints on.
 
-    def end() -> None:
-        line.clear()
-        stream.close()
+    Where ``CI`` is set, and with ``-s``, it is plain lines instead. xdist's workers have no terminal: theirs show in
+    ``CI`` only, on standard error.
+    """
 
-    config.add_cleanup(end)
-    return line.say
+    def __init__(self, config: pytest.Config) -> None:
+        self._line: LiveLine | None = None
+        if config.getoption("verbose") < 0:
+            return
+        try:
+            self._aside = _Aside(config)
+        except (OSError, io.UnsupportedOperation):  # standard output is no file
+            return
+        config.add_cleanup(self._aside.close)
+        plain = config.getoption("capture") == "no" and not hasattr(config, "workerinput")
+        self._line = LiveLine(self._aside, mode="plain") if plain else LiveLine.on(self._aside, os.environ)
+
+    def say(self, text: str) -> None:
+        """Show ``text``; what stands before the first colon is its subject, whose news may replace each other."""
+        if self._line is not None:
+            self._line.say(text)
+
+    def clear(self) -> None:
+        """Before pytest prints on: the cursor goes back to where it was."""
+        if self._line is not None:
+            self._line.clear()
+            self._aside.end()
+
+
+class _Aside(io.TextIOWrapper):
+    """The terminal, past pytest's capture. What is written goes below the line that pytest is at."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        file = sys.stderr if hasattr(config, "workerinput") else sys.stdout
+        super().__init__(os.fdopen(os.dup(file.fileno()), "wb"), encoding="utf-8", errors="replace")
+        self._config = config
+        self._column: int | None = None
+
+    def write(self, text: str) -> int:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        at = 0
+        if reporter and not hasattr(self._config, "workerinput"):
+            at = reporter._tw.width_of_current_line % reporter._tw.fullwidth
+        if self._column is None if self.isatty() else at not in (0, self._column):
+            super().write("\n")
+        self._column = at
+        return super().write(text)
+
+    def end(self) -> None:
+        """Plain lines stay: then the next one needs a line break only if pytest has printed on."""
+        if self._column is not None and self.isatty():
+            super().write("\x1b[1A" + (f"\x1b[{self._column}C" if self._column else ""))
+            self.flush()
+            self._column = None
 
 
 def show(record: SessionRecord, reporter: pytest.TerminalReporter) -> None:

@@ -6,16 +6,20 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import openai
-
 from pytest_llmperf.engines.base import EffectiveConfig
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.subject import PerfTest
 
 if TYPE_CHECKING:
+    import openai
+
     from pytest_llmperf.session import Session
+
+_COUNTS = {"output_tokens", "prompt_tokens", "repetitions", "max_repetitions", "concurrency", "requests"}
+_AMOUNTS = {"precision", "seconds", "rate"}
 
 
 class LlmServer:
@@ -51,6 +55,8 @@ class LlmServer:
     @cached_property
     def client(self) -> openai.OpenAI:
         """An ``openai`` client of this server, without retries (a retry would hide a failure)."""
+        import openai  # slow to import, and no measurement needs it
+
         key = self._server.launch.endpoint.api_key
         return openai.OpenAI(base_url=self.base_url, api_key=key or "none", max_retries=0)
 
@@ -116,7 +122,13 @@ class LlmServer:
 
     def _measure(self, **asked: Any) -> Run:
         marked = self._test.perf.workload() if self._test.perf else {}
-        workload = Workload(**{**marked, **{k: v for k, v in asked.items() if v is not None}})
+        given = {k: v for k, v in asked.items() if v is not None}
+        for name, value in given.items():
+            if name in _COUNTS and (type(value) is not int or value < 1):
+                raise ConfigError(f"{self._test.nodeid}: {name}={value!r} must be a whole number from 1")
+            if name in _AMOUNTS and (type(value) not in (int, float) or not 0 <= value < float("inf")):
+                raise ConfigError(f"{self._test.nodeid}: {name}={value!r} must be a number, and not below 0")
+        workload = Workload(**{**marked, **given})
         if workload.max_repetitions < workload.repetitions:
             workload = replace(workload, max_repetitions=workload.repetitions)
         return self._session.measure(self._test, self._server, workload)

@@ -3,90 +3,115 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path, PurePath
 from typing import Any
 
-from pytest_llmperf.baselines import store, unused, update
+from pytest_llmperf.baselines import history, store, unused, update
 from pytest_llmperf.baselines.series import utc
-from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.errors import BaselineError, ConfigError
+from pytest_llmperf.launched import merged
 from pytest_llmperf.options import Options
 from pytest_llmperf.report import github, jsonfile
-from pytest_llmperf.report.records import LaunchRecord, Result, ServerRecord, SessionRecord, message
+from pytest_llmperf.report.history import History
+from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord, message
+from pytest_llmperf.report.text import plural
 from pytest_llmperf.schedule import Plan
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.config import without_login
 from pytest_llmperf.server.gpus import Hardware
-from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats import session_alpha
 
 
 class Ending:
-    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files."""
+    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files.
 
-    def __init__(self, options: Options, rootpath: Path, state_dir: Path) -> None:
+    ``failed`` is True when something that was asked for could not be written.
+    """
+
+    def __init__(self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str]) -> None:
         self._options = options
-        self._state_dir = state_dir
         self._root = rootpath
+        self._state_dir = state_dir
+        self._command = shlex.join(["pytest", *map(without_login, args)])
         self._started = time.time()
-        self._results: dict[tuple[str, str, str], Result] = {}
+        self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
+        self.failed = False
 
     def take(self, payload: Mapping[str, Any]) -> None:
         """Take one report's payload. A later one of the same test replaces the earlier one (its confirmation)."""
         for data in payload["results"]:
             result = Result.from_json(data)
-            # A result that never reached a fingerprint (an invalid one) gives way to one that did.
-            self._results[result.nodeid, result.metric, str(sorted(result.fingerprint.items()))] = result
+            self._results[result.nodeid, result.engine, result.server, result.metric] = result
         for data in payload["servers"]:
             server = ServerRecord.from_json(data)
             known = self._servers.get(server.key)
-            self._servers[server.key] = _merged(known, server) if known else server
+            self._servers[server.key] = merged(known, server) if known else server
         for data in payload["fresh"]:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
+        for note in payload["notes"]:
+            self.say("note", note)
 
     def say(self, kind: str, text: str) -> None:
-        """One message for the end of the session; see ``report.records.MESSAGE_KINDS``."""
-        self._messages.append(message(kind, text))
+        """One message for the end of the session, once; see ``report.records.MESSAGE_KINDS``."""
+        said = message(kind, text)
+        if said not in self._messages:
+            self._messages.append(said)
+        self.failed |= kind == "error"
 
-    def finish(self, plan: Plan, *, hardware: Hardware, interrupted: bool) -> None:
-        """Update baselines, then build the record and write the files asked for. ``plan`` is what was collected."""
+    def finish(
+        self, plan: Plan, *, hardware: Hardware, interrupted: bool, scope: Sequence[PurePath] | None = None
+    ) -> None:
+        """Update baselines, then build the record and write the files asked for.
+
+        ``plan`` is what was collected, from everything under the paths in ``scope``; None when that says nothing about
+        which baselines are still in use.
+        """
         if self._options.update:
-            self._update()
-        if plan.tests and not interrupted:
-            self._unused(plan.tests)
-        o = self._options
-        self.record = SessionRecord(
+            self._try(self._update)
+        if plan.tests and scope is not None:
+            self._try(lambda: self._unused(plan.tests, scope))
+        record = self.record = self._record(plan, hardware, interrupted)
+        for write in (self._json, self._html, self._github):
+            self._try(lambda write=write: write(record))  # type: ignore[misc]
+
+    def _record(self, plan: Plan, hardware: Hardware, interrupted: bool) -> SessionRecord:
+        return SessionRecord(
             session={
                 "started": utc(self._started),
                 "duration_s": round(time.time() - self._started, 3),
-                "command": shlex.join(["pytest", *sys.argv[1:]]),
+                "command": self._command,
                 "gated": plan.gated,
-                "level": o.level,
-                "alpha": session_alpha(o.level, plan.gated),
+                "level": self._options.level,
+                "alpha": session_alpha(self._options.level, max(plan.gated, 1)),
                 "host": hardware.host,
                 "hardware": asdict(hardware),
+                "versions": {
+                    "python": platform.python_version(),
+                    **{name: metadata.version(name) for name in ("pytest", "pytest-llmperf")},
+                },
                 "interrupted": interrupted,
                 "messages": self._messages,
             },
             servers=tuple(self._servers.values()),
             results=tuple(self._results.values()),
         )
-        if o.json:
-            jsonfile.dump(self.record, o.json)
-        if o.html:
-            from pytest_llmperf.report import html  # needs the extra "report"
 
-            o.html.parent.mkdir(parents=True, exist_ok=True)
-            o.html.write_text(html.page(self.record), encoding="utf-8")
-        self._github()
+    def _try(self, step: Callable[[], None]) -> None:
+        """One thing that cannot be done keeps no other from being done."""
+        try:
+            step()
+        except (BaselineError, ConfigError) as e:
+            self.say("error", str(e))
 
     def _update(self) -> None:
         o = self._options
@@ -95,77 +120,73 @@ class Ending:
             path = store.path_of(o.baselines, fresh.test, fresh.engine, fresh.fingerprint)
             try:
                 series = store.read(path) if path.exists() else None
-                planned = update.plan(
-                    series, fresh, accept_regression=o.accept_regression, ci=o.ci, force=o.update == "force"
-                )
             except BaselineError as e:
                 self.say("error", str(e))
                 continue
+            planned = update.plan(
+                series, fresh, accept_regression=o.accept_regression, ci=o.ci, force=o.update == "force"
+            )
             if isinstance(planned, update.Refusal):
                 self.say("refused", str(planned))
             else:
                 changes.append(planned)
-        if not changes:
-            return
-        try:
+        if changes:
             for line in update.apply(o.baselines, changes, self._state_dir):
                 self.say("update", line)
-        except BaselineError as e:
-            self.say("error", str(e))
 
-    def _unused(self, tests: Sequence[tuple[str, str]]) -> None:
+    def _unused(self, tests: Sequence[tuple[str, str]], scope: Sequence[PurePath]) -> None:
         folder = self._options.baselines
-        try:
-            found = unused.unused(folder, tests)
-            renames = unused.renamed(folder, tests) if found else []
-        except BaselineError as e:
-            self.say("error", str(e))
+        homes = [_home(folder, engine, path) for engine in {e for _, e in tests} for path in scope]
+
+        def within(path: Path) -> bool:
+            return any(home in (path, *path.parents) for home in homes)
+
+        found = [path for path in unused.unused(folder, tests) if within(path)]
+        if not found:
             return
-        if found:
-            self.say(
-                "unused",
-                f"{len(found)} baseline files belong to no collected test, like {found[0].relative_to(self._root)}: "
-                "see `llmperf baselines unused`",
-            )
-        for pair in renames:
-            self.say("unused", f"{pair.old} [{pair.engine}] is gone; its baseline may be {pair.new}'s: "
-                     f"llmperf baselines rename '{pair.old}' '{pair.new}'")  # fmt: skip
+        self.say(
+            "unused",
+            f"{plural(len(found), 'baseline file')} of no collected test, like {_relative(found[0], self._root)}: "
+            "see `llmperf baselines unused`",
+        )
+        for pair in unused.renamed(folder, tests):
+            if within(store.place(folder, pair.old, pair.engine)):
+                self.say("unused", f"{pair.old} [{pair.engine}] is gone; its baseline may be {pair.new}'s: "
+                         f"llmperf baselines rename '{pair.old}' '{pair.new}'")  # fmt: skip
 
-    def _github(self) -> None:
+    def _json(self, record: SessionRecord) -> None:
+        if self._options.json:
+            jsonfile.dump(record, self._options.json)
+
+    def _html(self, record: SessionRecord) -> None:
+        if self._options.html:
+            from pytest_llmperf.report import html  # needs the extra "report"
+
+            page = html.page(record, list(self._histories(record.results)), html.tails(record, self._root))
+            jsonfile.write(self._options.html, page)
+
+    def _histories(self, results: Iterable[Result]) -> Iterator[History]:
+        for r in results:
+            if r.baseline is not None:
+                series = store.read(self._options.baselines / r.baseline.path)
+                yield history.of(series, r.metric, self._options.baselines)
+
+    def _github(self, record: SessionRecord) -> None:
         path = os.environ.get("GITHUB_STEP_SUMMARY")
-        if path and self.record:
+        if not path:
+            return
+        try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(github.summary(self.record))
+                file.write(github.summary(record))
+        except OSError as e:
+            raise ConfigError(f"GITHUB_STEP_SUMMARY={path} cannot be written: {e.strerror or e}") from e
 
 
-def server_record(config: ServerConfig, launches: Sequence[Launch], failure: str | None = None) -> ServerRecord:
-    """What the session says about one config and its ``launches``; ``failure`` is a launch that did not come up."""
-    newest = launches[-1] if launches else None
-    return ServerRecord(
-        key=config.key,
-        engine=config.engine,
-        config=config.canonical(),
-        effective=asdict(newest.effective) if newest else {},
-        launches=tuple(
-            LaunchRecord(
-                id=x.id,
-                startup_s=round(x.startup_s, 3),
-                cache_state=x.cache_state,
-                log=str(x.log_path) if x.log_path else None,
-                reused=x.reused,
-            )
-            for x in launches
-        ),
-        failures=(failure,) if failure else (),
-    )
+def _home(folder: Path, engine: str, path: PurePath) -> Path:
+    """Where the baselines of all tests under ``path`` (a folder or module, relative to the root) lie."""
+    parts = path.with_suffix("").parts if path.suffix == ".py" else path.parts
+    return folder.joinpath(*map(store.slug, (engine, *parts)))
 
 
-def _merged(known: ServerRecord, more: ServerRecord) -> ServerRecord:
-    """Both reports' launches, each once, in the order of their ids (which is that of time)."""
-    launches = {x.id: x for x in (*known.launches, *more.launches)}
-    return replace(
-        more,
-        effective=more.effective or known.effective,
-        launches=tuple(launches[i] for i in sorted(launches)),
-        failures=tuple(dict.fromkeys((*known.failures, *more.failures))),
-    )
+def _relative(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if root in path.parents else path

@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from pytest_llmperf.subject import PerfTest
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+#: A test that uses one of these is ours to run.
+SERVER_FIXTURES = frozenset({"llm_server", "llm_servers"})
 
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> str:
-    """Name of the engine this test runs on; the test is run once for each ``--engine``."""
-    name = getattr(request, "param", None)
-    if name is None:
-        pytest.fail("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]", pytrace=False)
-    return str(name)
+    """Name of the engine this test runs on; a test with a server is run once for each ``--engine``."""
+    chosen: str | None = getattr(request, "param", None)
+    if chosen is None:
+        names = _session(request).options.engine
+        if len(names) != 1:
+            pytest.fail(f"one engine is needed here, and --engine names {len(names)}", pytrace=False)
+        chosen = names[0]
+    return chosen
 
 
 @pytest.fixture
@@ -43,8 +48,6 @@ def llm_server(request: pytest.FixtureRequest, engine: str) -> Iterator[LlmServe
 def llm_servers(request: pytest.FixtureRequest, engine: str) -> Iterator[Mapping[str, LlmServer]]:
     """Several servers at once, by the names in ``@pytest.mark.llm_servers(name={...overrides}, ...)``."""
     session, test = _here(request)
-    if not test.named:
-        pytest.fail("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)", pytrace=False)
     servers = {name: session.open(test, config) for name, config in test.named.items()}
     yield servers
     for server in servers.values():
@@ -62,8 +65,17 @@ def baseline(request: pytest.FixtureRequest) -> Baseline:
     return session.baseline(test)
 
 
-def _here(request: pytest.FixtureRequest) -> tuple[Session, PerfTest]:
+def _session(request: pytest.FixtureRequest) -> Session:
     session = request.config.stash.get(SESSION, None)
     if session is None:
         pytest.fail("performance tests run with --engine NAME or -m perf only", pytrace=False)
-    return session, session.test(request.node)
+    return session
+
+
+def _here(request: pytest.FixtureRequest) -> tuple[Session, PerfTest]:
+    session = _session(request)
+    test = session.tests.get(request.node.nodeid)
+    if test is None:
+        pytest.fail("a test gets a server or a baseline only when it names the fixture llm_server or llm_servers "
+                    "as an argument, so that its server is known when tests are collected", pytrace=False)  # fmt: skip
+    return session, test

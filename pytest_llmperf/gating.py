@@ -18,9 +18,11 @@ from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, MetricValue
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.options import Options
+from pytest_llmperf.report.records import Result
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware
 from pytest_llmperf.server.launch import Launch
@@ -42,7 +44,7 @@ class Judge:
         extra: Callable[[ServerConfig], Mapping[str, str]],
     ) -> None:
         self.options = options
-        self.alpha = session_alpha(options.level, gated)
+        self.alpha = session_alpha(options.level, max(gated, 1))
         self._hardware = hardware
         self._host = fingerprint.host_identity(hardware)
         self._cache = state / "priors"
@@ -80,16 +82,17 @@ class Judge:
         """Judge what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
         options, perf = self.options, test.perf
         assert perf is not None
-        where = test.test, test.engine
+        engine = gated.config.engine
+        where = test.test, engine
         if where not in self._series:
             self._series[where] = store.find(options.baselines, *where)
-        kind = test.engine, gated.fingerprint.label
+        kind = engine, gated.fingerprint.label
         if kind not in self._priors:
-            self._priors[kind] = prior.fit(options.baselines, test.engine, gated.fingerprint, self._cache)
+            self._priors[kind] = prior.fit(options.baselines, engine, gated.fingerprint, self._cache)
         case = Case(
             nodeid=test.nodeid,
             test=test.test,
-            engine=test.engine,
+            engine=engine,
             server=gated.config.key,
             metric=gated.metric,
             fingerprint=gated.fingerprint,
@@ -145,7 +148,7 @@ class Baseline:
         """Raises ``ConfigError`` for what is not a measured metric or not declared in ``@perf(metric=)``."""
         gated = self._gated(value)
         assert isinstance(value, MetricValue)
-        launch = self._test.launches[value.measurement.launch_id]
+        launch = self._launch(value)
         gated.add(self._judge.stored(value, launch), self._guards(value), self._test.round)
         if not self._test.round.last:
             return True
@@ -153,24 +156,24 @@ class Baseline:
             return True  # judged on the screen already: no second look
         judgement = self._judge.decide(self._test, gated, can_confirm=self._can_confirm)
         gated.suspect = judgement.suspect
-        gated.result = replace(judgement.result, measurement_s=round(self._test.measuring_s, 3))
+        result = replace(judgement.result, measurement_s=round(self._test.measuring_s, 3))
+        gated.result = _recorded(result) if self._judge.options.update else result
         return judgement.suspect or self._may_pass(gated.result.verdict)
 
     def check(self, run: Run, *metrics: str) -> None:
         """Gate several metrics of one run: all that ``@perf(metric=)`` names, or ``metrics``.
 
-        Raises ``AssertionError`` that explains every failed one.
+        Raises ``AssertionError`` that names every failed one.
         """
-        assert self._test.perf is not None
-        values = [getattr(run, name) for name in metrics or self._test.perf.metrics]
+        values = [getattr(run, name) for name in metrics or self._perf.metrics]
         failed = [value for value in values if value not in self]
         if failed:
             raise AssertionError("\n".join(line for value in failed for line in self.explain(value)))
 
     def explain(self, value: object) -> list[str]:
-        """Why ``value`` is not in the baseline, as lines."""
+        """Why ``value`` is not in the baseline, in two lines; the test's report has the rest."""
         result = self._gated(value).result
-        return explain(result) if result else [f"{value!r} was not judged yet"]
+        return explain(result)[:2] if result else [f"{value!r} was not judged yet"]
 
     def _guards(self, value: MetricValue) -> list[Guard]:
         """The guards of the measurement; those that the user ignores never trip."""
@@ -180,29 +183,42 @@ class Baseline:
     def _may_pass(self, verdict: str) -> bool:
         """Whether the test's assertion holds; what an inconclusive verdict does is decided when the test ends."""
         options = self._judge.options
-        if verdict in ("no_baseline", "not_comparable"):
+        if verdict == "no_baseline":
             return options.update is not None
         if verdict == "regressed":
             return options.update is not None and bool(options.accept_regression)
         if verdict == "inconclusive":
             return options.inconclusive == "skip"
-        return verdict != "invalid"
+        return verdict not in ("invalid", "not_comparable")
+
+    @property
+    def _perf(self) -> Perf:
+        if self._test.perf is None:
+            raise ConfigError(f"{self._test.nodeid}: mark the test with @perf to gate it against a baseline")
+        return self._test.perf
+
+    def _launch(self, value: MetricValue) -> Launch:
+        launch = self._test.launches.get(value.measurement.launch_id)
+        if launch is None:
+            raise ConfigError(
+                f"{self._test.nodeid}: {value!r} was measured on a server that this test does not hold; "
+                "measure in the test that judges"
+            )
+        return launch
 
     def _gated(self, value: object) -> Gated:
-        test = self._test
-        if test.perf is None:
-            raise ConfigError(f"{test.nodeid}: mark the test with @perf to gate it against a baseline")
+        test, declared = self._test, self._perf.metrics
         if not isinstance(value, MetricValue):
             raise ConfigError(
                 f"{test.nodeid}: {value!r} is no measured metric; use one of a run, like run.decode_tok_s in baseline"
             )
         name = value.metric.name
-        if name not in test.perf.metrics:
+        if name not in declared:
             raise ConfigError(
                 f"{test.nodeid}: {name} is judged but not declared, so the session's level would not count it; "
-                f"write @perf(metric={(*test.perf.metrics, name)!r})"
+                f"write @perf(metric={(*declared, name)!r})"
             )
-        launch = test.launches[value.measurement.launch_id]
+        launch = self._launch(value)
         gated = test.gated.get((name, launch.config.key))
         workload = value.measurement.workload
         if gated is None:
@@ -213,6 +229,14 @@ class Baseline:
                 f"{test.nodeid}: {name} is judged on two workloads; parametrize the test, so that each has a baseline"
             )
         return gated
+
+
+def _recorded(result: Result) -> Result:
+    """A first recording under this fingerprint is what ``--update-baselines`` is for, not a failure."""
+    if result.verdict not in ("no_baseline", "not_comparable"):
+        return result
+    launches = tuple(replace(x, role="record") for x in result.launches)
+    return replace(result, verdict="no_baseline", launches=launches)
 
 
 def to_record(test: PerfTest) -> Iterable[Fresh]:
@@ -229,7 +253,7 @@ def to_record(test: PerfTest) -> Iterable[Fresh]:
                 launches[launch.id] = replace(known, metrics={**known.metrics, **launch.metrics})
         yield Fresh(
             test=test.test,
-            engine=test.engine,
+            engine=group[0].config.engine,
             fingerprint=group[0].fingerprint,
             launches=tuple(launches.values()),
             verdicts={g.metric.name: g.result.verdict for g in group if g.result},

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.server.config import ServerConfig
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.base import Engine
+    from pytest_llmperf.server.config import ServerConfig
 
 
 @pytest.hookspec

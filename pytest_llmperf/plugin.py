@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pytest_llmperf import hookspecs, markers
+from pytest_llmperf import flags, hookspecs
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.fixtures import baseline, engine, llm_server, llm_servers
-from pytest_llmperf.options import Options, add_options
+from pytest_llmperf.fixtures import SERVER_FIXTURES, baseline, engine, llm_server, llm_servers
 
 __all__ = ["baseline", "engine", "llm_server", "llm_servers"]
 
-_DESELECTED: pytest.StashKey[int] = pytest.StashKey()
+MARKERS = (
+    "perf(target=None, metric='decode_tok_s', max_regression=None, min_effect=None, precision=None, repetitions=None, "
+    "max_repetitions=None): gate this test's metrics against its baseline and, if given, a target; see pytest-llmperf",
+    "llm_server(*profiles, engine=None, model=..., tp=1, attention_backend=None, nccl={}, env={}, sglang={}, vllm={}, "
+    "...): the server this test needs; inner markers override outer ones key by key; see pytest-llmperf",
+    "llm_servers(name={...}, ...): several servers at once, each the declared llm_server with these keys overridden; "
+    "see pytest-llmperf",
+)
+_DESELECTED = pytest.StashKey[int]()
+_OUTPUT = "llmperf_deselected"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    add_options(parser)
+    flags.add_options(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -23,15 +33,16 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for line in (markers.PERF_SIGNATURE, markers.SERVER_SIGNATURE, markers.SERVERS_SIGNATURE):
+    for line in MARKERS:
         config.addinivalue_line("markers", line)
-    try:
-        options = Options.from_pytest_config(config)
-        if options.opted_in:
-            # here: numpy, scipy and openai are for sessions that measure, not for every pytest of the environment
-            from pytest_llmperf.active import Active
+    if not flags.opted_in(config):
+        return
+    # here: numpy, scipy and openai are for sessions that measure, not for every pytest of the environment
+    from pytest_llmperf.active import Active
+    from pytest_llmperf.options import Options
 
-            config.pluginmanager.register(Active(config, options), "llmperf-active")
+    try:
+        config.pluginmanager.register(Active(config, Options.from_pytest_config(config)), "llmperf-active")
     except ConfigError as e:
         raise pytest.UsageError(str(e)) from None
 
@@ -41,13 +52,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without opting in no server is ever launched: the tests that need one are deselected, and that is said."""
     if config.pluginmanager.has_plugin("llmperf-active"):
         return
-    ours = [i for i in items if {"llm_server", "llm_servers"} & set(getattr(i, "fixturenames", ()))]
+    ours = {i for i in items if not SERVER_FIXTURES.isdisjoint(getattr(i, "fixturenames", ()))}
     if ours:
-        config.hook.pytest_deselected(items=ours)
-        items[:] = [i for i in items if i not in set(ours)]
+        config.hook.pytest_deselected(items=[i for i in items if i in ours])
+        items[:] = [i for i in items if i not in ours]
         config.stash[_DESELECTED] = len(ours)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput[_OUTPUT] = len(ours)
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Under xdist only the workers know; a crashed one has left no output."""
+    count = getattr(node, "workeroutput", {}).get(_OUTPUT, 0)
+    node.config.stash[_DESELECTED] = max(count, node.config.stash.get(_DESELECTED, 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     count = config.stash.get(_DESELECTED, 0)
-    return [f"llmperf: {count} tests need an LLM server and were deselected: run them with --engine NAME"] * bool(count)
+    if count:
+        need = "1 test needs" if count == 1 else f"{count} tests need"
+        terminalreporter.write_line(f"llmperf: {need} an LLM server, so deselected: to run, pass --engine NAME")

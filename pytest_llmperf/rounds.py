@@ -3,12 +3,12 @@
 Every test of a group first runs on the group's first launch. With ``--launches N`` the whole group runs again on N - 1
 fresh launches; then the suspects, all together, on ``--llmperf-confirm`` more. A round that is not a test's last is
 reported like a rerun (``m`` measured, ``S`` suspect); the last one gives the report. The number of launches is fixed
-before they run, so nothing is ever rerun until it is green.
+before they run, so nothing is ever rerun until it is green. When pytest is told to stop (``-x``), what its group has
+begun is finished first, so that no measured test goes without a verdict.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,71 +66,89 @@ class Servers(Protocol):
 
 
 class Rounds:
-    """Runs the tests of each group through their rounds. ``subjects`` maps nodeid to performance test."""
+    """Runs the tests of each group through their rounds. ``subjects`` maps nodeid to performance test.
+
+    A group's tests must come as neighbours. Fixtures of classes, modules and sessions live through all rounds.
+    """
 
     def __init__(self, subjects: Mapping[str, Subject], servers: Servers, launches: int, confirm: int) -> None:
-        self._subjects: Mapping[str, Subject] = subjects
+        self._subjects = subjects
         self._servers = servers
-        self._launches = launches
-        self._confirm = confirm
-        self._left: Counter[str] = Counter()
-        self._held: dict[str, list[pytest.Item]] = {}
-
-    def expect(self) -> None:
-        """Collection is over: count each group's tests."""
-        self._left = Counter(s.group for s in self._subjects.values())
+        self._screens = [Round("screen", i, launches) for i in range(launches)]
+        self._confirms = [Round("confirm", i, confirm) for i in range(confirm)]
+        self._held: list[pytest.Item] = []
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run ``item`` once; after the group's last test run what its held tests still need."""
-        subject = self._subjects[item.nodeid]
-        group = subject.group
-        self._left[group] -= 1
-        last = self._left[group] <= 0 or nextitem is None
-        held = self._held.setdefault(group, [])
-        # The next item decides which fixtures are torn down now: a held test that runs again comes first.
-        self._once(item, held[0] if last and held else nextitem, Round("screen", 0, self._launches))
-        stopping = bool(item.session.shouldfail or item.session.shouldstop)
-        if not (last or stopping):
-            return
-        if stopping and held:
-            item.ihook.pytest_runtest_teardown(item=item, nextitem=held[0])
-        for index in range(1, self._launches):
-            self._again(group, Round("screen", index, self._launches), nextitem)
-        for index in range(self._confirm):
-            self._again(group, Round("confirm", index, self._confirm), nextitem)
-        self._held.pop(group, None)
+        group = self._subjects[item.nodeid].group
+        following = self._subjects.get(nextitem.nodeid) if nextitem else None
+        last = following is None or following.group != group
+        self._once(item, self._first(item) if last else nextitem, self._screens[0])
+        if not last:
+            if not (item.session.shouldfail or item.session.shouldstop):
+                return
+            _tear_down(item, self._first(item))
+        for round_ in (*self._screens[1:], *self._confirms):
+            item = self._again(group, round_) or item
+        _tear_down(item, nextitem)
         self._servers.release(group)
 
-    def _again(self, group: str, round_: Round, nextitem: pytest.Item | None) -> None:
-        items, self._held[group] = self._held[group], []
-        if not items:
-            return
-        self._servers.renew(group)
+    def _again(self, group: str, round_: Round) -> pytest.Item | None:
+        """Run all held tests on fresh launches; returns the last of them."""
+        items, self._held = self._held, []
+        if items:
+            self._servers.renew(group)
         for position, item in enumerate(items):
-            following = [*items[position + 1 :], *self._held[group]]
-            after = following[0] if following and following[0] is not item else nextitem
-            with _reporting_as(item):
-                self._once(item, after, round_)
+            self._once(item, items[position + 1] if item is not items[-1] else self._first(item), round_)
+        return items[-1] if items else None
+
+    def _first(self, item: pytest.Item) -> pytest.Item:
+        """What runs after ``item``, the last of a round: the first of the next one, which may be itself.
+
+        Its parent then stands for it: tearing down to that ends the test's own fixtures and no others.
+        """
+        upcoming = self._held[0] if self._held else item.parent
+        assert upcoming is not None
+        return upcoming  # type: ignore[return-value]
 
     def _once(self, item: pytest.Item, nextitem: pytest.Item | None, round_: Round) -> None:
         subject = self._subjects[item.nodeid]
         subject.begin(round_)
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        more = not round_.last or (subject.suspect and round_.role == "screen" and self._confirm > 0)
-        if subject.repeats and more and all(r.passed for r in reports):
-            self._held[subject.group].append(item)
-            call = next(r for r in reports if r.when == "call")
-            call.__dict__["outcome"] = SUSPECT if subject.suspect else MEASURED
-            reports = [call]
-        for report in reports:
+        known = len(item.user_properties)
+        with _reporting_as(item):
+            item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+            reports = runtestprotocol(item, nextitem=nextitem, log=False)
+            more = not round_.last or (subject.suspect and round_.role == "screen" and bool(self._confirms))
+            if subject.repeats and more and all(r.passed for r in reports):
+                self._held.append(item)
+                del item.user_properties[known:]  # the next round records them anew
+                reports = [r for r in reports if r.when == "call"]
+                for report in reports:
+                    report.__dict__["outcome"] = SUSPECT if subject.suspect else MEASURED
+            for report in reports:
+                item.ihook.pytest_runtest_logreport(report=report)
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def _tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After ``item`` has ended, end the fixtures that ``nextitem`` does not share, and report it when that fails.
+
+    Not by the teardown hook: that is called once for each run of a test, and other plugins count on it.
+    """
+    call = pytest.CallInfo.from_call(
+        lambda: item.session._setupstate.teardown_exact(nextitem),
+        when="teardown",
+        reraise=(KeyboardInterrupt, pytest.exit.Exception),
+    )
+    if call.excinfo is not None:
+        with _reporting_as(item):
+            report = item.ihook.pytest_runtest_makereport(item=item, call=call)
             item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
 @contextmanager
 def _reporting_as(item: pytest.Item) -> Iterator[None]:
-    """xdist's worker labels each report with the item its own loop is at: point it at the one that runs again."""
+    """xdist's worker labels each report with the item its own loop is at: point it at the one that runs."""
     worker = next((p for p in item.config.pluginmanager.get_plugins() if hasattr(p, "torun")), None)
     if worker is None:
         yield

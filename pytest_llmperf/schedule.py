@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadFileScheduling, LoadGroupScheduling, LoadScopeScheduling
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a worker tells the controller after collection.
 
-    ``groups`` maps nodeid to group, ``tests`` holds (test, engine), ``gated`` counts metrics, ``errors`` are misuses.
+    ``groups`` maps nodeid to group, ``tests`` holds (test, engine) of every performance test there is, selected or
+    not, ``gated`` counts metrics, ``said`` is for people, ``errors`` are misuses.
     """
 
     groups: Mapping[str, str]
     tests: Sequence[tuple[str, str]] = ()
     gated: int = 1
+    said: Sequence[str] = ()
     errors: Sequence[str] = ()
 
     def write(self, path: Path) -> None:
@@ -78,12 +80,14 @@ def neighbours(items: Sequence[pytest.Item], group_of: Mapping[str, str]) -> lis
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """xdist's scope scheduler with server groups as scopes; every other test is a scope of its own, as in ``load``."""
+    """xdist's scope scheduler with server groups as scopes. Every other test keeps the scope that ``--dist`` gives it:
+    its class or module, its file, its group, or (load, worksteal) itself."""
 
     def __init__(self, config: pytest.Config, log: Any, plan: Path) -> None:
         super().__init__(config, log)
         self._plan_path = plan
         self._groups: Mapping[str, str] = {}
+        self._others = _SCOPES.get(config.getoption("dist"))
 
     def schedule(self) -> None:
         """Raises ``pytest.UsageError`` with what the workers found wrong at collection."""
@@ -94,7 +98,13 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
         super().schedule()
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._groups.get(nodeid, nodeid)
+        group = self._groups.get(nodeid)
+        if group is not None or self._others is None:
+            return group or nodeid
+        return str(self._others._split_scope(self, nodeid))
+
+
+_SCOPES = {"loadscope": LoadScopeScheduling, "loadfile": LoadFileScheduling, "loadgroup": LoadGroupScheduling}
 
 
 def alpha_count(metric_counts: Iterable[int]) -> int:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from pytest_llmperf import markers, schedule
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.errors import ConfigError, LaunchError, MeasurementError
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
-from pytest_llmperf.finish import server_record
-from pytest_llmperf.gating import Baseline, Judge, to_record
+from pytest_llmperf.gating import Baseline, Judge
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import METRICS, Workload
-from pytest_llmperf.measure.prompts import PromptLedger
+from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.measure.run import Connection, Run
 from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.options import Options, nearest
-from pytest_llmperf.report import junit
-from pytest_llmperf.report.encode import plain
-from pytest_llmperf.report.records import Result
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
@@ -43,7 +40,7 @@ class Session:
         self.say = say
         self.engines: dict[str, Engine] = dict(builtin())
         for found in config.hook.pytest_llmperf_engines(config=config):
-            self.engines.update({e.name: e for e in found})
+            self.engines.update(_by_name(found))
         self.tests: dict[str, PerfTest] = {}
         self.groups: dict[str, str] = {}
         """nodeid to group, once collected."""
@@ -62,44 +59,50 @@ class Session:
         chosen = tuple(e for e in self.options.engine if not own or e in own)
         return chosen or own or self.options.engine
 
-    def add(self, item: pytest.Item, engine: str, location: str) -> PerfTest:
-        """Register a collected test. Raises ``ConfigError`` for a wrong marker."""
-        perf = markers.Perf.from_item(item)
+    def add(self, item: pytest.Item, nodeid: str, engine: str | None) -> None:
+        """Register a collected test. Raises ``ConfigError`` with a line for each thing that its markers have wrong."""
+        problems: list[str] = []
+        perf = _sound(problems, lambda: markers.Perf.from_item(item))
+        configs = _sound(problems, lambda: self._configs(item, engine))
+        if problems or configs is None:
+            raise ConfigError("\n".join(problems))
+        path, line, _ = item.location
+        self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, f"{path}:{(line or 0) + 1}")
+
+    def _configs(self, item: pytest.Item, engine: str | None) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
+        """The config of ``llm_server`` and those of ``llm_servers``, as far as ``item`` uses them."""
         declaration = markers.declared(item, self.options.profiles)
         if declaration is None:
-            raise ConfigError(f"{item.nodeid}: uses llm_server but no @pytest.mark.llm_server(model=...) declares one")
-        if engine not in self.engines:
-            raise ConfigError(f"{item.nodeid}: no engine {engine!r}{nearest(engine, self.engines)}")
+            raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
+        markers.engines_of(declaration)
+        if engine is None:
+            raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
+        fixtures = set(getattr(item, "fixturenames", ()))
+        extras = markers.named(item) if "llm_servers" in fixtures else {}
+        if "llm_servers" in fixtures and not extras:
+            raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
+        config = self._config_of(declaration, engine) if "llm_server" in fixtures else None
+        return config, {name: self._config_of(markers.merged(declaration, x), engine, x) for name, x in extras.items()}
 
-        def config_of(extra: Mapping[str, Any]) -> ServerConfig:
-            merged = markers.merged(declaration, extra)
-            return markers.server_config(merged, self.engines[engine], frozenset(self.engines), item.nodeid)
-
-        named = {
-            name: config_of(extra) for mark in item.iter_markers("llm_servers") for name, extra in mark.kwargs.items()
-        }
-        wants_one = "llm_server" in getattr(item, "fixturenames", ())
-        test = PerfTest(item.nodeid, perf, engine, config_of({}) if wants_one or not named else None, named, location)
-        self.tests[item.nodeid] = test
-        return test
+    def _config_of(
+        self, declaration: Mapping[str, Any], engine: str, own: Mapping[str, Any] | None = None
+    ) -> ServerConfig:
+        """``own`` may name another engine than the test's, for one of several servers."""
+        name = next(iter(markers.engines_of(own)), engine)
+        if name not in self.engines:
+            raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
+        return markers.server_config(declaration, self.engines[name], frozenset(self.engines))
 
     def regroup(self) -> None:
         """Group the registered tests by the servers they need."""
-        self.groups = schedule.groups({t.nodeid: [c.key for c in t.configs] for t in self.tests.values()})
-        for test in self.tests.values():
-            test.group = self.groups[test.nodeid]
+        self.groups = schedule.groups({key: [c.key for c in t.configs] for key, t in self.tests.items()})
+        for key, test in self.tests.items():
+            test.group = self.groups[key]
 
     @property
     def gated(self) -> int:
         """Gated metrics of the whole session, the same in every process."""
-        return schedule.alpha_count(t.metric_count for t in self.tests.values())
-
-    def test(self, item: pytest.Item) -> PerfTest:
-        """The registered test of ``item``."""
-        found = self.tests.get(item.nodeid)
-        if found is None:
-            pytest.fail(f"{item.nodeid}: the baseline fixture needs a test with a server (llm_server)", pytrace=False)
-        return found
+        return sum(t.metric_count for t in self.tests.values())
 
     # -- servers
 
@@ -122,6 +125,8 @@ class Session:
                 keep=o.keep_servers,
                 url=o.url,
                 api_key_env="LLMPERF_API_KEY",
+                plain_progress=o.ci,
+                worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
             ),
             self.engines,
             self.say,
@@ -159,10 +164,12 @@ class Session:
             self._stale.discard(config.key)
             self.pool.release(config)
 
-    def close(self) -> None:
-        """Stop every server. Idempotent."""
-        if "pool" in self.__dict__:
-            self.pool.close()
+    def close(self) -> list[str]:
+        """Stop every server and say what was left up or could not be ended. Idempotent."""
+        if "pool" not in self.__dict__:
+            return []
+        self.pool.close()
+        return self.pool.notices
 
     # -- measuring and judging
 
@@ -181,7 +188,9 @@ class Session:
             gpus=launch.gpus,
             pids=launch.pids,
         )
-        ledger = self._ledgers.setdefault(launch.id, PromptLedger())
+        # what an earlier session sent to a server that it left up is not known here
+        nonce = session_nonce() if launch.reused or launch.attached else ""
+        ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
         run = load if workload.concurrency > 1 or workload.rate is not None else stream
         with measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
@@ -211,53 +220,22 @@ class Session:
             fields.update(found)
         return fields
 
-    # -- what a test report carries
 
-    def conclude(self, test: PerfTest, report: pytest.TestReport, error: BaseException | None) -> None:
-        """Give ``report`` its verdicts: vacuous tests fail, inconclusive ones are skipped, results travel with it."""
-        if report.when == "call" and report.passed and test.round.last:
-            missing = test.unjudged()
-            if missing and not test.suspect:
-                report.outcome = "failed"
-                report.longrepr = (
-                    f"{test.nodeid}: declares {', '.join(missing)} but judged none of it: write "
-                    f"`assert run.{missing[0]} in baseline` or `baseline.check(run)`"
-                )
-        results = [*test.results, *self._invalid(test, error)]
-        verdicts = {r.verdict for r in results}
-        if report.when == "call" and report.passed and not test.suspect and "inconclusive" in verdicts:
-            reason = "; ".join(f"{r.metric}: {r.reasons[0]}" for r in results if r.verdict == "inconclusive")
-            path, _, line = test.location.rpartition(":")
-            report.outcome = "skipped"
-            report.longrepr = (path, int(line), f"Skipped: inconclusive: {reason}")
-        failure = str(error) if isinstance(error, LaunchError) else None
-        servers = [
-            server_record(c, [x for x in test.launches.values() if x.config == c], failure) for c in test.configs
-        ]
-        payload = {
-            "results": [r.to_json() for r in results],
-            "servers": [plain(s) for s in servers],
-            "fresh": [f.to_json() for f in to_record(test)] if report.when == "call" and not test.suspect else [],
-        }
-        report.llmperf = payload  # type: ignore[attr-defined]
-        report.user_properties.extend(p for r in results for p in junit.properties(r))
+_T = TypeVar("_T")
 
-    def _invalid(self, test: PerfTest, error: BaseException | None) -> list[Result]:
-        """An invalid measurement is a result too, of every declared metric that has none."""
-        if not isinstance(error, MeasurementError):
-            return []
-        return [
-            Result(
-                nodeid=test.nodeid,
-                test=test.test,
-                engine=test.engine,
-                server=test.configs[0].key,
-                metric=name,
-                unit=METRICS[name].unit,
-                higher_is_better=METRICS[name].higher_is_better,
-                verdict="invalid",
-                reasons=(str(error),),
-                location=test.location,
-            )
-            for name in test.unjudged()
-        ]
+
+def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
+    """What ``read`` gives; None, with its words in ``problems``, when something is wrong."""
+    try:
+        return read()
+    except ConfigError as e:
+        problems += str(e).splitlines()
+        return None
+
+
+def _by_name(found: Any) -> dict[str, Engine]:
+    engines = [found] if isinstance(found, Engine) else list(found)
+    for engine in engines:
+        if not isinstance(engine, Engine):
+            raise ConfigError(f"the hook pytest_llmperf_engines must give Engine instances, not {engine!r}")
+    return {engine.name: engine for engine in engines}

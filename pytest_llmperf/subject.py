@@ -45,7 +45,8 @@ class Gated:
 class PerfTest:
     """State of one collected test with a server. ``test`` is its id without the engine, the same on every engine.
 
-    ``perf`` is None for a test that uses a server without gating anything.
+    ``nodeid`` is pytest's id as collected, whatever xdist appends to it later; ``perf`` is None for a test that uses a
+    server without gating anything.
     """
 
     def __init__(
@@ -93,10 +94,20 @@ class PerfTest:
     def begin(self, round_: Round) -> None:
         self.round = round_
 
+    @property
+    def decided(self) -> bool:
+        """This round is the test's last: no launch to come can change what it finds."""
+        return self.round.last and (self.round.role == "confirm" or not self.suspect)
+
     def unjudged(self) -> tuple[str, ...]:
-        """Declared metrics that no assertion judged: such a test would be green for nothing."""
+        """Declared metrics that no assertion has judged so far."""
         seen = {metric for metric, _ in self.gated}
         return tuple(m for m in self.perf.metrics if m not in seen) if self.perf else ()
+
+    def pending(self) -> tuple[str, ...]:
+        """Declared metrics without a final verdict: not judged, or waiting for fresh launches."""
+        final = {metric for (metric, _), gated in self.gated.items() if gated.result and not gated.suspect}
+        return tuple(m for m in self.perf.metrics if m not in final) if self.perf else ()
 
     @property
     def results(self) -> tuple[Result, ...]:
