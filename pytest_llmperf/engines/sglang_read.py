@@ -145,5 +145,11 @@ def counters(text: str) -> Counters:
         waiting=m.total("sglang:num_queue_reqs"),
         drafts=m.total("sglang:spec_verify_calls_total"),
         acceptance_length=m.mean("sglang:spec_accept_length") or None,  # 0 where nothing is drafted
-        uncaptured_batches=m.total("sglang:cuda_graph_passes_total", mode="decode_none"),
+        uncaptured_batches=_uncaptured(m),
     )
+
+
+def _uncaptured(m: Metrics) -> float | None:
+    """None until a first batch has run in a graph: where there are none to miss (a CPU), every batch runs outside."""
+    captured = m.total("sglang:cuda_graph_passes_total", mode="decode_cuda_graph")
+    return m.total("sglang:cuda_graph_passes_total", mode="decode_none") if captured else None

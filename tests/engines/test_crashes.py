@@ -53,7 +53,7 @@ ENGINES = builtin()
         ),
         (
             "vllm",
-            "(Worker pid=393) INFO 11-29 16:46:33 [cpu.py:178] Cannot use AttentionBackendEnum.FLASHINFER backend on CPU.",
+            "(Worker pid=393) INFO 11-29 [cpu.py:178] Cannot use AttentionBackendEnum.FLASHINFER backend on CPU.",
             "vLLM cannot use attention backend FLASHINFER on CPU, and would go on with another",
         ),
         (

@@ -66,8 +66,15 @@ def test_counters_of_sglang() -> None:
         cached_tokens=0,
         running=0,
         waiting=0,
-        uncaptured_batches=77,
     )
+
+
+def test_batches_outside_sglangs_graphs_count_once_there_are_graphs() -> None:
+    """On a CPU none is captured, though its configuration asks for them, and every batch is ``decode_none``."""
+    text = 'sglang:cuda_graph_passes_total{mode="decode_none"} 77.0\n'
+    assert ENGINES["sglang"].counters(text).uncaptured_batches is None
+    text += 'sglang:cuda_graph_passes_total{mode="decode_cuda_graph"} 3.0\n'
+    assert ENGINES["sglang"].counters(text).uncaptured_batches == 77
 
 
 def test_older_names_and_several_ranks() -> None:
