@@ -79,11 +79,14 @@ def _sglang(load: Load, out: Path) -> list[str]:
 
 
 def _guidellm(load: Load, out: Path) -> list[str]:
-    data = json.dumps({"prompt_tokens": 16, "output_tokens": load.tokens})
+    """GuideLLM 0.8."""
     return [
-        *("benchmark", "--target", load.url, "--model", "truth", "--processor", load.tokenizer, "--data", data),
-        *("--rate-type", "concurrent", "--rate", str(load.concurrency), "--max-requests", str(load.requests)),
-        *("--output-path", str(out / "result.json"), "--disable-progress"),
+        *("run", "--backend", f"kind=openai_http,target={load.url},model=truth,request_format=/v1/completions"),
+        *("--tokenizer", f"kind=huggingface_auto,model={load.tokenizer}"),
+        *("--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={load.tokens}"),
+        *("--profile", f"kind=concurrent,streams={load.concurrency}"),
+        *("--constraint", f"kind=max_requests,count={load.requests}"),
+        *("--output", f"kind=json,path={out / 'result.json'}", "--disable-progress"),
     ]
 
 

@@ -48,7 +48,7 @@ def ours(port: int, requests: int, tokens: int, concurrency: int) -> Values:
     from pytest_llmperf.server.config import ServerConfig
 
     class Engine(VLLM):
-        traits = RequestTraits(tokenize_path=None)
+        traits = RequestTraits(tokenize_path=None, continuous_usage=True)
 
     to = Connection(Endpoint("127.0.0.1", port), "truth", Engine(), ServerConfig("vllm", "truth"), "benchmark")
     ledger, quiet = PromptLedger(), Limits(warmup_requests=1)

@@ -31,7 +31,7 @@
 struct buffer { char *data; size_t used, room; };
 
 struct conn {
-    int open, streaming, chat, keep, usage, number, tokens, given, chunk;
+    int open, streaming, chat, keep, usage, continuous, number, tokens, given, chunk;
     double t0, first;              /* seconds: request read, first token due */
     double *at;                    /* truth: time of each write */
     int *count;                    /* truth: tokens in each */
@@ -115,13 +115,18 @@ static double due(const struct conn *c) {
     return c->first + (last - 1) * itl;
 }
 
+static void usage(struct buffer *body, int tokens) {
+    print(body, "{\"prompt_tokens\":16,\"completion_tokens\":%d,\"total_tokens\":%d}", tokens, tokens + 16);
+}
+
 static void finish(int fd) {
     struct conn *c = &conns[fd];
     struct buffer body = {0};
     if (c->usage) {
-        print(&body, "data: {\"id\":\"cmpl-%d\",\"object\":\"%s\",\"created\":1,\"model\":\"truth\",\"choices\":[],"
-              "\"usage\":{\"prompt_tokens\":16,\"completion_tokens\":%d,\"total_tokens\":%d}}\n\n",
-              c->number, c->chat ? "chat.completion.chunk" : "text_completion", c->tokens, c->tokens + 16);
+        print(&body, "data: {\"id\":\"cmpl-%d\",\"object\":\"%s\",\"created\":1,\"model\":\"truth\",\"choices\":[],\"usage\":",
+              c->number, c->chat ? "chat.completion.chunk" : "text_completion");
+        usage(&body, c->tokens);
+        put(&body, "}\n\n", 3);
     }
     print(&body, "data: [DONE]\n\n");
     frame(&c->out, &body);
@@ -146,8 +151,11 @@ static void send_chunk(int fd) {
           c->number, c->chat ? "chat.completion.chunk" : "text_completion",
           c->chat ? "\"delta\":{\"content\":\"" : "\"text\":\"");
     for (int i = 0; i < n; i++) put(&body, " tok", 4);
-    print(&body, "\"%s,\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null}],\"usage\":null}\n\n",
+    print(&body, "\"%s,\"logprobs\":null,\"finish_reason\":%s,\"stop_reason\":null}],\"usage\":",
           c->chat ? "}" : "", last ? "\"length\"" : "null");
+    if (c->continuous) usage(&body, c->given + n);
+    else put(&body, "null", 4);
+    put(&body, "}\n\n", 3);
     frame(&c->out, &body);
     free(body.data);
     c->at[c->chunk] = now();
@@ -170,6 +178,7 @@ static void generate(int fd, const char *path, const char *body) {
     c->tokens = field(body, "\"max_tokens\"", field(body, "\"max_completion_tokens\"", 16));
     if (c->tokens < 1) c->tokens = 1;
     c->usage = strstr(body, "\"include_usage\"") != NULL;
+    c->continuous = strstr(body, "\"continuous_usage_stats\"") != NULL;
     c->number = ++requests;
     c->given = c->chunk = 0;
     c->at = realloc(c->at, c->tokens * sizeof *c->at);

@@ -58,6 +58,7 @@ class Server:
         arrived = time.monotonic()
         total = max(1, ask.get("max_tokens") or ask.get("max_completion_tokens") or 16)
         number = next(self.numbers)
+        asked = ask.get("stream_options") or {}
         kind = "chat.completion.chunk" if chat else "text_completion"
         common = {"id": f"cmpl-{number}", "object": kind, "created": 1, "model": "truth"}
         close = "" if keep else "connection: close\r\n"
@@ -75,17 +76,20 @@ class Server:
             text = " tok" * n
             said: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text}
             choice = {"index": 0, **said, "logprobs": None, "finish_reason": "length" if given == total else None}
-            data = _event({**common, "choices": [choice], "usage": None})
+            usage = _usage(given) if asked.get("continuous_usage_stats") else None
+            data = _event({**common, "choices": [choice], "usage": usage})
             record["at"].append(time.monotonic())
             record["tokens"].append(n)
             writer.write(_frame(data))
             if given == total:
                 break
-        usage = {"prompt_tokens": 16, "completion_tokens": total, "total_tokens": total + 16}
-        wanted = (ask.get("stream_options") or {}).get("include_usage")
-        end = _event({**common, "choices": [], "usage": usage}) if wanted else b""
+        end = _event({**common, "choices": [], "usage": _usage(total)}) if asked.get("include_usage") else b""
         writer.write(_frame(end + b"data: [DONE]\n\n") + b"0\r\n\r\n")
         self.truth.append(record)
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": 16, "completion_tokens": tokens, "total_tokens": tokens + 16}
 
 
 def _event(value: dict[str, Any]) -> bytes:

@@ -74,27 +74,39 @@ def read_answer(events: Sequence[Event]) -> Answer:
             return Answer((), problem=f"an event is not an object: {event.data[:120]!r}", events=len(events))
         if event.kind == "error" or body.get("error"):
             return Answer((), problem=f"the server sent an error: {_message(body)}", events=len(events))
-        choices = body.get("choices") or []
-        choice = choices[0] if choices else {}
+        choices = body.get("choices")
+        choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
         content = _has_content(choice)
-        this_usage = body.get("usage") or {}
+        this_usage = _object(body.get("usage"))
         usage = this_usage or usage
-        model, id_ = body.get("model") or model, body.get("id") or id_
+        model, id_ = _text(body.get("model")) or model, _text(body.get("id")) or id_
         blank = bool(choice) and not content and finish is None
-        finish = finish or choice.get("finish_reason")
-        parts.append(_Part(event, content, blank, finish is not None, this_usage.get("completion_tokens")))
-    completion = usage.get("completion_tokens")
-    details = usage.get("prompt_tokens_details") or {}
+        finish = finish or _text(choice.get("finish_reason"))
+        parts.append(_Part(event, content, blank, finish is not None, _count(this_usage.get("completion_tokens"))))
+    completion = _count(usage.get("completion_tokens"))
+    details = _object(usage.get("prompt_tokens_details"))
     return Answer(
         chunks=_chunks(parts, completion),
-        prompt_tokens=usage.get("prompt_tokens"),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=completion,
-        cached_tokens=details.get("cached_tokens"),
+        cached_tokens=_count(details.get("cached_tokens")),
         finish_reason=finish,
         model=model,
         id=id_,
         events=len(events),
     )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _message(body: dict[str, Any]) -> str:
@@ -105,10 +117,11 @@ def _message(body: dict[str, Any]) -> str:
 def _has_content(choice: dict[str, Any]) -> bool:
     if choice.get("text"):
         return True
-    delta = choice.get("delta") or {}
+    delta = _object(choice.get("delta"))
     if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal", "function_call")):
         return True
-    calls = [call.get("function") or {} for call in delta.get("tool_calls") or []]
+    calls = delta.get("tool_calls")
+    calls = [_object(_object(call).get("function")) for call in calls] if isinstance(calls, list) else []
     return any(call.get("name") or call.get("arguments") for call in calls)
 
 

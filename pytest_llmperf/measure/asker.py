@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -31,30 +32,30 @@ class Asker:
         self.connection, self.workload, self.limits = connection, workload, limits
         self.key = ledger.open(seed)
         self.continuous_usage = False
-        traits = connection.engine.traits
-        self._tokenizer: Tokenizer | None = None
-        if traits.tokenize_path:
-            self._tokenizer = Tokenizer(connection.endpoint, traits.tokenize_path, connection.model)
-        self._prompts: TokenPrompts | TextPrompts
-        if traits.token_ids and not workload.chat:
-            self._prompts = TokenPrompts(ordinary_ids(self._tokenizer), ledger, self.key)
-        else:
-            self._prompts = TextPrompts(ledger, self.key, self._tokenizer.count if self._tokenizer else None)
-        self._compiler = Compiler(connection.endpoint)
-        self._raw = RawSender(connection.endpoint, limits) if proxy_for(connection.endpoint) else None
         self.target = target_of(connection.endpoint)
-        self._stamps = hold_stamps()
+        traits = connection.engine.traits
+        with ExitStack() as parts:
+            parts.enter_context(hold_stamps())
+            self._compiler = parts.enter_context(closing(Compiler(connection.endpoint)))
+            self._raw: RawSender | None = None
+            if proxy_for(connection.endpoint):
+                self._raw = parts.enter_context(closing(RawSender(connection.endpoint, limits)))
+            tokenizer: Tokenizer | None = None
+            if traits.tokenize_path:
+                reached = Tokenizer(connection.endpoint, traits.tokenize_path, connection.model)
+                tokenizer = parts.enter_context(closing(reached))
+            self._prompts: TokenPrompts | TextPrompts
+            if traits.token_ids and not workload.chat:
+                self._prompts = TokenPrompts(ordinary_ids(tokenizer), ledger, self.key)
+            else:
+                self._prompts = TextPrompts(ledger, self.key, tokenizer.count if tokenizer else None)
+            self._parts = parts.pop_all()
 
     def __enter__(self) -> Asker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        for part in (self._compiler, self._tokenizer, self._raw, self._stamps):
-            if part is not None:
-                part.close()
+        self._parts.close()
 
     @property
     def transport(self) -> str:
@@ -95,8 +96,8 @@ class Asker:
     def ask(self, call: Call) -> Outcome:
         """Play one request to its end. Raises ``ServerDiedError`` when the server is gone; any other failure is in
         the outcome. No socket stays open, whatever ends this."""
-        model = self.connection.model
-        outcome = self._raw.send(call, model) if self._raw is not None else finish(call, self._exchange(call), model)
+        to = self.connection
+        outcome = self._raw.send(call, to) if self._raw is not None else finish(call, self._exchange(call), to)
         if outcome.problems:
             self.connection.check()
         return outcome

@@ -92,6 +92,8 @@ def _dechunk(body: Iterable[Stamped]) -> tuple[list[Stamped], bool, str]:
             try:
                 size = int(line.partition(b";")[0], 16)
             except ValueError:
+                size = -1
+            if size < 0:
                 return pieces, False, f"not an HTTP chunk: {line[:20]!r}"
             if size == 0:
                 return pieces, True, ""

@@ -18,7 +18,7 @@ def delay_guard(outcomes: Sequence[Outcome], itl_ms: float, limits: Limits) -> l
     share = delay / itl_ms
     text = f"the client read its chunks {delay:.3f} ms late (p99), {share:.1%} of an inter-token gap"
     advice = "give the client a core of its own"
-    return [Guard("client delay", share > limits.delay_kernel, text, advice, share, limits.delay_kernel)]
+    return [Guard("client delay", share > limits.client_delay, text, advice, share, limits.client_delay)]
 
 
 def client_guard(cpu_s: float, wall_s: float, limit: float) -> Guard:

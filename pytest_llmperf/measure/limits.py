@@ -31,11 +31,10 @@ class Limits:
     cached_share: float = 0.01
 
     # guards
-    delay_kernel: float = 0.5
-    """Share of the ITL that the user-minus-kernel delay p99 may reach when kernel stamps are used. The delay itself
-    is then not in any value; only a reader more than one gap late could see two segments as one."""
-    delay_user: float = 0.02
-    """The same when values rest on stamps taken by this process: the delay is in every gap."""
+    client_delay: float = 0.5
+    """Share of the ITL that the user-minus-kernel delay p99 may reach. The delay is in no value, since values rest on
+    the kernel's stamps; but a reader more than one gap late may see two segments as one. Without kernel stamps the
+    delay cannot be known, and the record says so (``kernel_stamps``: 0)."""
     client_cpu_stream: float = 0.5
     """Of one core. A single stream needs 1 to 7 %; beyond half a core something else in this process is at work."""
     client_cpu_load: float = 0.9

@@ -25,6 +25,7 @@ from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import is_steady
 from pytest_llmperf.measure.swarm import Finished, Swarm
+from pytest_llmperf.measure.timing import pace
 from pytest_llmperf.measure.traffic import speculation
 from pytest_llmperf.measure.watch import Watch, quiet
 from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, window_values
@@ -56,8 +57,8 @@ def load(
         bad = [o for o in warm if o.problems]
         if bad:
             return failed(connection, workload, warmup, bad)
-        pace = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
-        play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, pace)
+        each_s = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
+        play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, each_s)
         swarm = Swarm(asker.target, limits, connection.check)
         with quiet(), Watch(connection, limits, gpus) as watch:
             finished = play(swarm)
@@ -66,8 +67,7 @@ def load(
 
 def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
     """Outcomes in the order in which their requests were sent."""
-    model = asker.connection.model
-    ended = [Ended(finish(f.call, f.recording, model), f.ended_ns, f.successor) for f in finished]
+    ended = [Ended(finish(f.call, f.recording, asker.connection), f.ended_ns, f.successor) for f in finished]
     if any(e.outcome.problems for e in ended):
         asker.connection.check()
     return sorted(ended, key=lambda e: e.outcome.sent_ns)
@@ -90,7 +90,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         timings = [o.timing for o in wave if o.timing]
         if len(timings) < len(wave):
             break
-        decode.append(float(np.median([t.decode_tok_s for t in timings])))
+        decode.append(float(np.median([pace(t) for t in timings])))
         ttft.append(float(np.median([t.ttft_ms for t in timings])))
         steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
     seconds = time.monotonic() - start
@@ -101,13 +101,13 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
 Play = Callable[[Swarm], list[Finished]]
 
 
-def _closed_loop(asker: Asker, pace_s: float) -> Play:
-    """``pace_s``: how long a request takes, so that enough of them are built before the clock runs."""
+def _closed_loop(asker: Asker, each_s: float) -> Play:
+    """``each_s``: how long a request takes, so that enough of them are built before the clock runs."""
     work = asker.workload
     count = work.requests
     if count is None and work.seconds is None:
         count = work.repetitions * work.concurrency
-    likely = math.ceil((work.seconds or 0.0) / pace_s * work.concurrency * 1.2) + work.concurrency
+    likely = math.ceil((work.seconds or 0.0) / each_s * work.concurrency * 1.2) + work.concurrency
     built = [asker.call("measured", i) for i in range(count if count is not None else likely)]
 
     def calls() -> Iterator[Call]:

@@ -10,8 +10,10 @@ import numpy as np
 from pytest_llmperf.measure.answer import Answer, read_answer
 from pytest_llmperf.measure.body import Response, parse_http, split_events
 from pytest_llmperf.measure.compiler import Call
+from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.timing import Timing, timing
 from pytest_llmperf.measure.wire import Recording, stamped
+from pytest_llmperf.server.config import MASK
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,19 @@ class Outcome:
         return tuple(f"request {self.call.id}: {problem}" for problem in self.problems)
 
 
-def finish(call: Call, recording: Recording, model: str) -> Outcome:
+def finish(call: Call, recording: Recording, connection: Connection) -> Outcome:
     """Parse a recording and check that the request is comparable: complete, whole, of the asked length and model."""
     reads = stamped(recording)
-    return conclude(call, recording.sent_ns, parse_http(reads), recording.error, model)
+    return conclude(call, recording.sent_ns, parse_http(reads), recording.error, connection)
 
 
-def conclude(call: Call, sent_ns: int, response: Response, error: str | None, model: str) -> Outcome:
+def conclude(call: Call, sent_ns: int, response: Response, error: str | None, connection: Connection) -> Outcome:
     """The outcome of a response whose body pieces are stamped; ``error`` is how its connection failed."""
     answer = Answer(())
-    problems = _broken(response, error)
+    problems = _broken(response, error, connection.endpoint.api_key)
     if not problems or response.status == 200:
         answer = read_answer(split_events(response.pieces))
-        problems = [answer.problem] if answer.problem else problems or _unlike(call, answer, model)
+        problems = [answer.problem] if answer.problem else problems or _unlike(call, answer, connection.model)
     times = None if problems else timing(answer, sent_ns)
     if times is not None and len(times.at) < 2 and times.total > 1:
         problems = [f"all {times.total:.0f} tokens came at once: the server did not stream"]
@@ -61,11 +63,12 @@ def conclude(call: Call, sent_ns: int, response: Response, error: str | None, mo
     )
 
 
-def _broken(response: Response, error: str | None) -> list[str]:
+def _broken(response: Response, error: str | None, secret: str | None) -> list[str]:
     if response.status is None:
         return [f"no answer: {error or response.error}"]
     if response.status != 200:
-        return [f"HTTP {response.status}: {' '.join(response.text.split())[:300]}"]
+        said = response.text.replace(secret, MASK) if secret else response.text
+        return [f"HTTP {response.status}: {' '.join(said.split())[:300]}"]
     if error or not response.complete:
         return [f"the stream was cut off: {error or response.error}"]
     if not response.content_type.startswith("text/event-stream"):

@@ -13,6 +13,7 @@ import openai
 from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.measure.body import Response
 from pytest_llmperf.measure.compiler import Call, create, http_library, ordinary_client
+from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.outcome import Outcome, conclude
 from pytest_llmperf.measure.wire import Stamped
@@ -27,7 +28,7 @@ class RawSender:
     def close(self) -> None:
         self._client.close()
 
-    def send(self, call: Call, model: str) -> Outcome:
+    def send(self, call: Call, connection: Connection) -> Outcome:
         """Stream one request to its end; what went wrong is in the outcome."""
         pieces: list[Stamped] = []
         status: int | None = None
@@ -44,4 +45,4 @@ class RawSender:
         except (openai.OpenAIError, http_library().HTTPError, OSError) as failure:
             error = str(failure.__cause__ or failure) or type(failure).__name__
         whole = Response(status, kind, tuple(pieces), error is None, error)
-        return conclude(call, sent, whole, error, model)
+        return conclude(call, sent, whole, error, connection)

@@ -20,7 +20,7 @@ from pytest_llmperf.measure.outcome import Outcome
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import hiccups, is_steady, relative_error
-from pytest_llmperf.measure.timing import Timing
+from pytest_llmperf.measure.timing import Timing, pace
 from pytest_llmperf.measure.traffic import difference, settled, speculation
 from pytest_llmperf.measure.watch import Watch, quiet
 
@@ -69,7 +69,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         if times is None:
             break
         asker.learn(outcomes[-1])
-        decode.append(times.decode_tok_s)
+        decode.append(pace(times))
         ttft.append(times.ttft_ms)
         steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
     seconds = time.monotonic() - start
@@ -96,7 +96,7 @@ def _repeat(asker: Asker, calls: Sequence[Call], before: Counters | None) -> tup
             after = settled(asker.connection.counters, before, work.output_tokens)
             counted.append(difference(before, after))
             before = after
-        rates.append(outcome.timing.decode_tok_s)
+        rates.append(pace(outcome.timing))
         late = time.monotonic() - start > asker.limits.measure_s
         if len(outcomes) >= work.repetitions and (relative_error(rates) <= work.precision or late):
             break

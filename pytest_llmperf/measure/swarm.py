@@ -15,7 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.body import parse_http
 from pytest_llmperf.measure.compiler import Call
 from pytest_llmperf.measure.limits import Limits
@@ -34,6 +36,15 @@ from pytest_llmperf.measure.wire import (
 )
 
 _TICK_NS = int(TICK_S * 1e9)
+
+
+def _address(target: Target, timeout: float) -> tuple[socket.AddressFamily, Any]:
+    """Family and address that answer: a name may have several, of which a server listens on one."""
+    try:
+        with socket.create_connection((target.host, target.port), timeout) as probe:
+            return probe.family, probe.getpeername()
+    except OSError as error:
+        raise MeasurementError(f"cannot connect to {target.host}:{target.port}: {error.strerror or error}") from error
 
 
 @dataclass(eq=False)
@@ -66,13 +77,13 @@ class Finished:
 class Swarm:
     """Plays many calls, each on a connection of its own; all sockets are closed when ``play`` returns or raises.
 
-    ``check`` raises when the server is gone.
+    ``check`` raises when the server is gone. Raises ``MeasurementError`` when there are no more sockets to be had.
     """
 
     def __init__(self, target: Target, limits: Limits, check: Callable[[], None]) -> None:
         self._limits, self._check = limits, check
         self._tls, self._name = target.tls, target.host
-        self._address = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)[0]
+        self._address = _address(target, limits.connect_s)
         self._selector = selectors.DefaultSelector()
         self._flights: set[_Flight] = set()
         self._calls: Iterator[Call] = iter(())
@@ -113,8 +124,14 @@ class Swarm:
         return self._finished
 
     def _launch(self, call: Call, due_ns: int | None) -> None:
-        family, kind, protocol, _, address = self._address
-        sock = socket.socket(family, kind, protocol)
+        family, address = self._address
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise MeasurementError(
+                f"no socket for stream {len(self._flights) + 1}: {error.strerror}; lower concurrency or rate, or raise "
+                "the limit on open files (ulimit -n)"
+            ) from error
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         code = sock.connect_ex(address)

@@ -54,6 +54,11 @@ class Timing:
         return weighted_percentiles(gaps / tokens, tokens, percents)
 
 
+def pace(times: Timing) -> float:
+    """What tells whether a server is steady: the decode rate, or requests per second when there is only one token."""
+    return times.decode_tok_s if len(times.at) > 1 else 1e3 / times.e2e_ms
+
+
 def weighted_percentiles(values: Floats, weights: Floats, percents: Sequence[float]) -> tuple[float, ...]:
     """Linear-interpolation percentiles of ``values``, each repeated ``weights`` times (weights may be fractions).
 

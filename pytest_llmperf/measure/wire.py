@@ -155,9 +155,9 @@ class _Tape:
     def play(self) -> None:
         """Read to the end of the body (chunked) or of the connection.
 
-        Reads are cut only where the kernel stamps: events that came together must keep one stamp.
+        Reads are cut only where the kernel does stamp: events that came together must keep one stamp.
         """
-        if self._kernel and self._tls is None and self._head():
+        if self._kernel and self._tls is None and self._head() and self.reads[0][1]:
             while self._chunk():
                 pass
         elif not (self.reads and not self.reads[-1][2]):
@@ -198,7 +198,7 @@ class _Tape:
         if rest <= 0:
             self._append([], head)
         while rest > 0:
-            taken = self._keep(rest, head)
+            taken = self._keep(min(rest, READ_SIZE), head)
             if not taken:
                 return False
             rest, head = rest - taken, b""

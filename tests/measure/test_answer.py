@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from pytest_llmperf.measure.answer import Answer, read_answer
-from pytest_llmperf.measure.body import Event, split_events
+from pytest_llmperf.measure.body import Event, parse_http, split_events
 from pytest_llmperf.measure.timing import timing
 from pytest_llmperf.measure.wire import Stamped
 
@@ -105,3 +111,69 @@ def test_events_are_stamped_by_the_read_that_completed_them() -> None:
 
 def test_a_line_separator_inside_json_does_not_split_an_event() -> None:
     assert split_events([Stamped(1, "data: x\u2028y\n\n".encode())])[0].data == "x\u2028y"
+
+
+KEYS = (
+    *("choices", "delta", "text", "content", "tool_calls", "function", "usage", "completion_tokens", "model"),
+    *("finish_reason", "prompt_tokens_details", "cached_tokens", "error", "id"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(JSON, max_size=4))
+def test_whatever_a_server_says_is_read_without_an_error(bodies: list[Any]) -> None:
+    answer = read_answer(events(*bodies))
+    if answer.completion_tokens and answer.chunks:
+        timing(answer, 0)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.booleans())
+def test_whatever_bytes_come_are_parsed_without_an_error(parts: list[bytes], chunked: bool) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + (b"transfer-encoding: chunked\r\n" if chunked else b"") + b"\r\n"
+    for start in (b"", head):
+        response = parse_http([Stamped(i, part) for i, part in enumerate([start, *parts])])
+        split_events(response.pieces)
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_framing_does_not_depend_on_where_reads_are_cut(values: list[str], rng: random.Random) -> None:
+    body = b"".join(f"data: {json.dumps(v)}\n\n".encode() for v in values)
+    wire = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    cuts = sorted(rng.randrange(len(body) + 1) for _ in range(3))
+    for a, b in itertools.pairwise([0, *cuts, len(body)]):
+        if b > a:
+            wire += b"%x\r\n%b\r\n" % (b - a, body[a:b])
+    wire += b"0\r\n\r\n"
+    cuts = sorted(rng.randrange(len(wire) + 1) for _ in range(6))
+    reads = [Stamped(b, wire[a:b]) for a, b in itertools.pairwise([0, *cuts, len(wire)])]
+    response = parse_http(reads)
+    assert response.complete
+    assert [json.loads(e.data) for e in split_events(response.pieces)] == values
+
+
+@pytest.mark.parametrize(
+    ("wire", "status", "complete", "error"),
+    [
+        (b"", None, False, "hung up before it answered"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", None, False, "not HTTP"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\ncontent-length: 0\r\n\r\n", 204, True, None),
+        (b"HTTP/1.0 200\r\n\r\nhi", 200, False, "no end of the body"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhi", 200, False, "2 of 5 bytes"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n-5\r\nhello", 200, False, "not an HTTP chunk"),
+    ],
+)
+def test_heads_and_lengths(wire: bytes, status: int | None, complete: bool, error: str | None) -> None:
+    response = parse_http([Stamped(1, wire)])
+    assert (response.status, response.complete) == (status, complete)
+    assert (error or "") in (response.error or "")

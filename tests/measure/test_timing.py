@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.answer import Answer, Chunk
+from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.timing import timing, weighted_percentiles
 
 MS = 1_000_000
@@ -53,6 +58,33 @@ def test_events_of_one_segment_are_one_arrival() -> None:
 def test_a_stall_shows_in_the_99th_percentile() -> None:
     at = np.cumsum(([10.0] * 49 + [205.0]) * 2)
     assert timing(answer(list(at), 100), 0).itl_ms(99)[0] > 100
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt_tokens": 0},
+        {"output_tokens": "many"},
+        {"repetitions": 2.5},
+        {"concurrency": True},
+        {"requests": 0},
+        {"rate": 0},
+        {"rate": math.nan},
+        {"seconds": -1},
+        {"precision": -0.1},
+        {"chat": "yes"},
+        {"max_repetitions": None},
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    [(name, value)] = wrong.items()
+    with pytest.raises(ConfigError, match=f"^{name}={value!r} is not "):
+        Workload(**wrong)
+
+
+def test_a_workload_is_known_by_what_is_said() -> None:
+    assert Workload(precision=0, rate=5, requests=None).identity()["rate"] == 5
+    assert "seconds" not in Workload().identity()
 
 
 @given(
