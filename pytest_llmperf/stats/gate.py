@@ -17,6 +17,8 @@ from .verdict import VERDICTS, Outcome, first_stage, last_stage
 
 #: More stored launches than this are never asked for.
 MOST_LAUNCHES = 40
+#: Levels below this are beyond what any distribution of launches is known to.
+LEAST_ALPHA = 1e-9
 
 
 class Gate:
@@ -245,11 +247,11 @@ def _sound(launches: Sequence[Launch]) -> list[Array]:
 
 
 def _check(alpha: float, min_effect: float, confirm_launches: int, max_regression: float | None) -> None:
-    if not 0 < alpha < 0.5:
-        raise ValueError(f"alpha must lie between 0 and 0.5, got {alpha!r}")
+    if not LEAST_ALPHA <= alpha < 0.5:
+        raise ValueError(f"alpha must lie between {LEAST_ALPHA:g} and 0.5, got {alpha!r}")
     if not 0 <= min_effect < 1:
         raise ValueError(f"min_effect must lie between 0 and 1, got {min_effect!r}")
     if confirm_launches < 1:
         raise ValueError(f"confirm_launches must be 1 at least, got {confirm_launches!r}")
-    if max_regression is not None and not 0 < max_regression < 1:
-        raise ValueError(f"max_regression must lie between 0 and 1, got {max_regression!r}")
+    if max_regression is not None and not 0 < max_regression < math.inf:
+        raise ValueError(f"max_regression must be a positive share, got {max_regression!r}")

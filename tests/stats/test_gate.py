@@ -122,9 +122,9 @@ def test_a_baseline_of_no_measurements_is_refused_by_number(bad: float) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"alpha": x} for x in (0.0, 0.5, math.nan)),
+        *({"alpha": x} for x in (0.0, 1e-12, 0.5, math.nan)),
         *({"min_effect": x} for x in (-0.1, 1.0)),
-        *({"max_regression": x} for x in (0.0, 1.0)),
+        *({"max_regression": x} for x in (0.0, math.nan)),
         {"confirm_launches": 0},
     ],
 )
