@@ -1,7 +1,7 @@
 """This project's client beside an engine's own benchmark, in turns on one live server.
 
-    LLMPERF_API_KEY=... python benchmarks/engines_own.py vllm http://127.0.0.1:8000
-    LLMPERF_API_KEY=... python benchmarks/engines_own.py sglang http://127.0.0.1:8000 --rounds 5
+    pytest examples/test_tiny.py -m perf --engine vllm --keep-servers --update-baselines    # a server of the tiny model
+    python benchmarks/engines_own.py vllm --rounds 5
 
 Runs `vllm bench serve` or `sglang.bench_serving` out of the environment that ``tools/real_engines`` made, with requests
 of the same lengths, one at a time. A row is a quantity; its third column is what our own recorded requests give when
@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -34,8 +33,9 @@ from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.server import http
+from pytest_llmperf.server import attach, http, kept
 from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server.state import state_dir
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
@@ -76,6 +76,14 @@ ROWS = (
 )  # fmt: skip
 
 
+def newest(engine: str) -> Endpoint:
+    """The kept server (``--keep-servers``) of this engine that was started last."""
+    found = [k for k in kept.list_kept(state_dir()) if k.engine == engine and k.model == "tiny"]
+    if not found:
+        raise SystemExit(f"no kept {engine} server of the tiny model; `llmperf servers list` shows what there is")
+    return max(found, key=lambda k: k.started_at).endpoint
+
+
 def ours(engine: str, endpoint: Endpoint, requests: int, seed: str) -> tuple[list[Any], float | None]:
     """The requests of one turn, and the tokens that the engine counted for each that we received."""
     adapter = builtin()[engine]
@@ -98,12 +106,7 @@ def theirs(engine: str, endpoint: Endpoint, requests: int) -> Mapping[str, float
     """The summary that the engine's own benchmark writes."""
     common = ["--base-url", endpoint.root_url, "--model", "tiny", "--tokenizer", str(cached())]
     common += ["--num-prompts", str(requests), "--max-concurrency", "1"]
-    common += [
-        "--random-input-len",
-        str(PROMPT),
-        "--random-output-len",
-        str(OUTPUT),
-    ]
+    common += ["--random-input-len", str(PROMPT), "--random-output-len", str(OUTPUT)]
     python = ENVIRONMENTS["python_of"](engine)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
@@ -154,12 +157,11 @@ def table(got: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=["vllm", "sglang"])
-    parser.add_argument("url", help="A server of the tiny model; its API key in LLMPERF_API_KEY")
+    parser.add_argument("url", nargs="?", help="Instead of a kept server; its API key in LLMPERF_API_KEY")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=10, help="Of each side in a round")
     options = parser.parse_args()
-    at = urlsplit(options.url)
-    endpoint = Endpoint(at.hostname or "127.0.0.1", at.port or 80, os.environ.get("LLMPERF_API_KEY"))
+    endpoint = attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine)
     print(table(play(options.engine, endpoint, options.rounds, options.requests)))
 
 
