@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .levels import Design
+from .location import Array
 from .reference import Shift
 
 PASSED, IMPROVED, SUSPECT, REGRESSED = range(4)
@@ -53,7 +54,7 @@ def first_stage(seen: Shift, design: Design, least: float) -> npt.NDArray[np.int
     )
 
 
-def last_stage(seen: Shift, critical: float, least: float) -> npt.NDArray[np.int_]:
+def last_stage(seen: Shift, critical: float | Array, least: float) -> npt.NDArray[np.int_]:
     """Codes of launches that decide: confirming ones, or all of them where no confirmation is possible."""
     return np.select(
         [(seen.drop >= least) & (seen.t > critical), (-seen.drop >= least) & (seen.t < -critical)],
