@@ -40,6 +40,14 @@ from pytest_llmperf.server.state import state_dir
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENVIRONMENTS = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
 PROMPT, OUTPUT = 32, 96
+#: The wheel for CPUs is not called vllm, which the program `vllm` insists on.
+VLLM_BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
 
 #: Quantity to its value, over all requests of one side's turn.
 Values = dict[str, float]
@@ -111,8 +119,7 @@ def theirs(engine: str, endpoint: Endpoint, requests: int) -> Mapping[str, float
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         if engine == "vllm":
-            start = "from vllm.entrypoints.cli.main import main; main()"
-            words = [python, "-c", start, "bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions"]
+            words = [python, "-c", VLLM_BENCH_SERVE, "--backend", "openai", "--endpoint", "/v1/completions"]
             words += ["--dataset-name", "random", "--ignore-eos", "--temperature", "0", "--num-warmups", "1"]
             words += ["--save-result", "--result-dir", folder, "--result-filename", result.name]
         else:

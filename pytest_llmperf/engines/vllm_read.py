@@ -86,6 +86,7 @@ def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[st
 
     r.take(
         "/server_info",
+        attention_backend=_for_cpu(of("attention_config", "backend")),
         model=of("model_config", "model"),
         dtype=_dtype(of("model_config", "dtype")),
         quantization=of("model_config", "quantization"),
@@ -102,6 +103,11 @@ def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[st
         r.note(name, of(section, name))
     for name in declared:
         r.note(name, next((v[name] for v in sections.values() if v.get(name) is not None), None))
+
+
+def _for_cpu(asked_for: Any) -> str | None:
+    """The backend that was asked for is shown here, taken or not; this one cannot be refused where it is known."""
+    return "CPU_ATTN" if ".cpu_attn." in str(asked_for) else None
 
 
 def _read_text(r: Reading, source: str, text: str) -> None:

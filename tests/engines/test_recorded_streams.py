@@ -124,3 +124,16 @@ def test_the_json_form_of_vllms_configuration() -> None:
         ("stream_interval", "2", "1"),
         ("async_scheduling", "True", "False"),  # "not supported with ngram-based speculative decoding"
     }
+
+
+def test_the_backend_that_was_asked_for_on_a_cpu() -> None:
+    """A class path; that of another backend is shown too after it was refused, and proves nothing."""
+    config = ServerConfig(engine="vllm", model="tiny", attention_backend="CPU_ATTN")
+    body = sample_json("vllm-0.32.0-cpu-server_info.json")
+    asked = body["vllm_config"]["attention_config"]
+    for path, seen in {
+        "vllm.v1.attention.backends.cpu_attn.CPUAttentionBackend": "CPU_ATTN",
+        "vllm.v1.attention.backends.flashinfer.FlashInferBackend": None,
+    }.items():
+        asked["backend"] = path
+        assert ENGINES["vllm"].effective(config, Recorded("", {INFO: body})).attention_backend == seen

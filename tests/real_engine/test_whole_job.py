@@ -36,7 +36,8 @@ def short(repetitions: int = 3, **more: object) -> str:
 @ENGINES
 def test_record_gate_and_confirm(engine: str, project: MakeProject) -> None:
     job = project(engine)
-    job.suite(short())
+    backend = {"vllm": "CPU_ATTN", "sglang": "torch_native"}[engine]
+    job.suite(short(attention_backend=backend))
     status, out = job.run("--update-baselines", "--launches", "2")
     assert status == 0, out
     effective = job.effective
@@ -44,8 +45,7 @@ def test_record_gate_and_confirm(engine: str, project: MakeProject) -> None:
     assert effective["context_length"] == 1024
     assert effective["cuda_graph"] is False
     assert effective["versions"][engine]
-    if engine == "sglang":
-        assert effective["attention_backend"] == "torch_native"
+    assert effective["attention_backend"] == backend
 
     status, out = job.run()
     assert status == 0, out
@@ -67,6 +67,8 @@ def test_the_examples(engine: str, project: MakeProject) -> None:
     assert status == 0, out
     assert len(job.logs) == 1, "four tests, one config, one launch"
     assert len(job.results) >= 5
+    chosen = {"vllm": None, "sglang": "torch_native"}[engine]  # vLLM on a CPU says it nowhere
+    assert job.effective.get("attention_backend") == chosen
 
 
 @ENGINES
