@@ -18,7 +18,8 @@ from pytest_llmperf.stats.location import location
 @dataclass(frozen=True)
 class RequestRecord:
     """One request as it went, valid or not. ``id`` was sent as X-Request-Id, ``server_id`` is what the server called
-    it. ``sent_s`` is on the monotonic clock, the other times are in ms after it; None where there is none."""
+    it. ``sent_s`` is on the monotonic clock, the other times are in ms after it; None where there is none. ``arrivals``
+    are the moments at which chunks came: fewer than chunks when several came in one segment."""
 
     id: str
     server_id: str | None
@@ -27,6 +28,7 @@ class RequestRecord:
     output_tokens: int | None
     cached_tokens: int | None
     chunks: int
+    arrivals: int
     ttft_ms: float | None
     decode_tok_s: float | None
     itl_p50_ms: float | None
@@ -48,6 +50,7 @@ def record(outcome: Outcome) -> RequestRecord:
         output_tokens=answer.completion_tokens,
         cached_tokens=answer.cached_tokens,
         chunks=len(answer.chunks),
+        arrivals=len(times.at) if times else 0,
         ttft_ms=times.ttft_ms if times else None,
         decode_tok_s=times.decode_tok_s if times else None,
         itl_p50_ms=p50,

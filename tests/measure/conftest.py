@@ -106,11 +106,21 @@ def truth_of(record: dict[str, Any], sent_s: float, delay_s: float) -> Bounds:
 
 
 def assert_true(server: FakeServer, run: Run) -> None:
-    """Every request of ``run`` is right: rate and gaps to 0.5 %, TTFT and e2e to 1 ms, of what the stand-in did."""
+    """Every request of ``run`` is right: rate and gaps to 0.5 %, TTFT and e2e to 1 ms, of what the stand-in did.
+
+    On a machine so busy that the client read a chunk after the next had come, the kernel has joined the two; of such a
+    request only the rate is looked at, to 15 %. (What other clients make of these streams is off by 25 % and more.)
+    """
     assert not run.measurement.invalid
     records = {record["request"]: record for record in server.truth}
     delay_s = run.measurement.evidence["delay_max_ms"] / 1e3
     for request in run.requests:
-        for name, (low, high) in truth_of(records[request.server_id or ""], request.sent_s, delay_s).items():
+        record = records[request.server_id or ""]
+        bounds = truth_of(record, request.sent_s, delay_s)
+        if request.arrivals < len({row[2] for row in record["chunks"]}):
+            low, high = bounds["decode_tok_s"]
+            assert 0.85 * low <= request.decode_tok_s <= 1.15 * high
+            continue
+        for name, (low, high) in bounds.items():
             slack = 1.0 if name in ("ttft_ms", "e2e_ms") else 0.005 * high
             assert low - slack <= getattr(request, name) <= high + slack, name

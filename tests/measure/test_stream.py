@@ -137,6 +137,23 @@ def test_a_guard_trips_and_says_why(
     assert not run.measurement.invalid
 
 
+@pytest.mark.parametrize("accept", [0, 2])
+def test_the_engine_is_never_asked_while_a_request_runs(fake_server: StartFake, measure: Measure, accept: int) -> None:
+    server = fake_server("vllm", env={"FAKE_ITL_MS": 4, "FAKE_SPEC_ACCEPT": accept})
+    read = connection_to(server).counters
+    seen: list[float | None] = []
+
+    def counters() -> Counters | None:
+        now = read()
+        seen.append(now.running if now else None)
+        return now
+
+    run = measure(server, connection={"counters": counters}, repetitions=4)
+    assert not run.measurement.invalid
+    assert set(seen) == {0.0}
+    assert len(seen) >= (6 if accept else 2)
+
+
 def test_foreign_requests_trip_a_guard(fake_server: StartFake, measure: Measure) -> None:
     server = fake_server("vllm", env={"FAKE_ITL_MS": 4})
     measured = connection_to(server)

@@ -146,7 +146,7 @@ def test_a_proxy_is_honoured_as_openai_does(
     assert run.measurement.evidence["transport"] == "raw"
     assert run.measurement.evidence["kernel_stamps"] == 0
     assert any(request.startswith(b"POST http://engine.example/v1/completions") for request in proxy.asked)
-    assert run.decode_tok_s == pytest.approx(100, rel=0.1)
+    assert run.decode_tok_s == pytest.approx(100, rel=0.3)  # stamps of a process that may have to wait for a core
     with pytest.raises(MeasurementError, match="proxy"):
         load(connection_to(server, endpoint=elsewhere), Workload(16, 8, concurrency=2), seed="x")
 
