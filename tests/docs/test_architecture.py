@@ -65,7 +65,8 @@ def test_the_page_names_rooms_that_exist() -> None:
 
 
 def test_imports_are_found_in_every_form() -> None:
-    source = "import a.b\nfrom . import x\nfrom .. import stats\nfrom pytest_llmperf import plugin\ndef f(): from ..c import d"
+    lines = ("import a.b", "from . import x", "from .. import stats", "from pytest_llmperf import plugin")
+    source = "\n".join((*lines, "def f():", "    from ..c import d"))
     found = set(imports(source, "pytest_llmperf.server"))
     assert found == {
         "a.b",
