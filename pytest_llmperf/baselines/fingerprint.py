@@ -106,7 +106,8 @@ def of(
     ``gpus`` names (by UUID) the GPUs that the server holds, on a host with unlike ones; ``extra`` adds fields of other
     plugins; ``pool`` is the runner pool, when unlike machines of one kind must not be compared.
     """
-    fields = _gpu_fields(hardware, config, gpus) if uses_gpu else {"cpu": cpu_model(hardware.cpu)}
+    on_gpu = uses_gpu and hardware.gpus  # an engine for GPUs may run on a CPU as well
+    fields = _gpu_fields(hardware, config, gpus) if on_gpu else {"cpu": cpu_model(hardware.cpu)}
     if pool:
         fields["pool"] = pool
     fields["definitions"] = str(definitions)

@@ -165,10 +165,18 @@ def exit_text(code: int) -> str:
     return _SIGNALS[name][0] if name in _SIGNALS else f"ended by {name.name}"
 
 
-def find_cause(log: str, code: int | None, crash_patterns: Iterable[tuple[re.Pattern[str], str]] = ()) -> Cause:
-    """The cause of an end: the engine's own signs first, then those of any engine, the signal, the exception."""
+def find_cause(
+    log: str,
+    code: int | None,
+    crash_patterns: Iterable[tuple[re.Pattern[str], str]] = (),
+    fatal_patterns: Sequence[re.Pattern[str]] = (),
+) -> Cause:
+    """The cause of an end: the engine's own signs first, then those of any engine, the signal, the exception.
+
+    A line that matches one of ``fatal_patterns`` is looked at whatever its level says.
+    """
     shortened = (line[:_LONGEST] for line in printable(log).splitlines())
-    lines = [line for line in shortened if not _HARMLESS.search(line)]
+    lines = [x for x in shortened if not _HARMLESS.search(x) or any(p.search(x) for p in fatal_patterns)]
     signs = (*(Sign(pattern, what) for pattern, what in crash_patterns), *SIGNS)
     text = "\n".join(lines)
     for part in ("\n".join(lines[-_END:]), text):

@@ -15,6 +15,8 @@ from pytest_llmperf.engines.base import Endpoint
 LIMIT = 32 << 20
 #: Seconds to wait for a connection (a request may wait longer for its answer).
 CONNECT_S = 5.0
+#: Seconds for a question about its resolved configuration: vLLM runs a dozen programs (pip among them) to answer one.
+PROBE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,19 @@ def get(endpoint: Endpoint, path: str, timeout: float = 10.0) -> Answer:
 class LiveProbe:
     """``engines.base.Probe`` over a running server. ``log`` is read anew each time."""
 
-    def __init__(self, endpoint: Endpoint, log: Callable[[], str]) -> None:
+    def __init__(self, endpoint: Endpoint, log: Callable[[], str], timeout: float = PROBE_S) -> None:
         self._endpoint = endpoint
         self._log = log
+        self._timeout = timeout
 
     @property
     def log(self) -> str:
         return self._log()
 
     def text(self, path: str) -> str | None:
-        answer = get(self._endpoint, path)
+        answer = get(self._endpoint, path, self._timeout)
         return answer.text if answer.ok else None
 
     def json(self, path: str) -> Any | None:
-        answer = get(self._endpoint, path)
+        answer = get(self._endpoint, path, self._timeout)
         return answer.json() if answer.ok else None

@@ -117,7 +117,7 @@ class Readiness:
         if s.process.lost and s.process.code is None:
             raise LaunchError(self._report("its supervisor ended: did somebody kill that process?", ""))
         text = s.log.text()
-        cause = diagnose.find_cause(text, s.process.code, s.engine.crash_patterns)
+        cause = diagnose.find_cause(text, s.process.code, s.engine.crash_patterns, s.engine.fatal_patterns)
         message = self._report(str(cause), cause.advice)
         raise PortLostError(message) if diagnose.port_lost(text) else LaunchError(message)
 

@@ -76,6 +76,11 @@ def test_engine_on_the_cpu_is_known_by_its_cpu() -> None:
     assert not [f for f in fields if f.startswith("gpu")]
 
 
+def test_an_engine_for_gpus_on_a_machine_without_any_is_known_by_its_cpu() -> None:
+    bare = Hardware(())
+    assert of(bare, uses_gpu=True) == of(bare, uses_gpu=False)
+
+
 def test_only_the_held_gpus_count_on_a_mixed_host() -> None:
     mixed = Hardware((Gpu("GPU-a"), Gpu("GPU-t", name="Tesla T4")))
     assert of(mixed, gpus=("GPU-t",)).fields["gpu"] == "Tesla T4"

@@ -116,3 +116,12 @@ def test_port_lost_reads_every_engines_words(tmp_path: Path) -> None:
 def test_exit_text() -> None:
     assert exit_text(0) == "exit code 0"
     assert exit_text(-200) == "signal 200"
+
+
+def test_a_fatal_line_is_the_cause_whatever_its_level() -> None:
+    """vLLM refuses a backend at level INFO."""
+    refused = re.compile(r"Cannot use (\w+) backend")
+    log = "(Worker pid=1) INFO 11-29 18:03:15 [cpu.py:178] Cannot use FLASHINFER backend on CPU.\n"
+    patterns = [(refused, r"no \1 here")]
+    assert str(find_cause(log, None, patterns, [refused])).startswith("no FLASHINFER here")
+    assert str(find_cause(log, None, patterns)) == "no known cause in its log"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_llmperf.engines.base import Endpoint
-from pytest_llmperf.server.http import Exchange, LiveProbe, get
+from pytest_llmperf.server.http import PROBE_S, Exchange, LiveProbe, get
 
 
 @contextmanager
@@ -79,3 +79,23 @@ def test_probe_gives_nothing_for_what_is_not_there() -> None:
     with answering(http("200 OK", "not json"), requests=2) as endpoint:
         probe = LiveProbe(endpoint, str)
         assert (probe.json("/x"), probe.text("/x")) == (None, "not json")
+
+
+def test_a_probe_waits_as_long_as_it_is_told_to() -> None:
+    """vLLM's first /server_info took more than ten seconds on a busy machine, and half the record was unknown."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        answers = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            answers.wait(10)
+            with connection:
+                connection.sendall(http("200 OK", '{"a": 1}'))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert LiveProbe(endpoint, str, timeout=0.1).json("/x") is None
+        answers.set()
+        thread.join()
+    assert PROBE_S >= 60
