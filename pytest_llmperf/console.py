@@ -22,14 +22,14 @@ class Progress:
 
     def __init__(self, config: pytest.Config) -> None:
         self._line: LiveLine | None = None
-        if config.getoption("verbose") < 0:
+        if config.getoption("verbose", 0) < 0:
             return
         try:
             self._aside = _Aside(config)
         except (OSError, io.UnsupportedOperation):  # standard output is no file
             return
         config.add_cleanup(self._aside.close)
-        plain = config.getoption("capture") == "no" and not hasattr(config, "workerinput")
+        plain = config.getoption("capture", None) == "no" and not hasattr(config, "workerinput")
         self._line = LiveLine(self._aside, mode="plain") if plain else LiveLine.on(self._aside, os.environ)
 
     def say(self, text: str) -> None:

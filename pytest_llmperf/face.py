@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmperf.engines.base import EffectiveConfig
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.run import Run
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.subject import PerfTest
 
 if TYPE_CHECKING:
     import openai
 
+    from pytest_llmperf.measure.run import Run
     from pytest_llmperf.session import Session
 
 _COUNTS = {"output_tokens", "prompt_tokens", "repetitions", "max_repetitions", "concurrency", "requests"}

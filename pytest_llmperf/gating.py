@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.baselines import fingerprint, prior, provenance, store
 from pytest_llmperf.baselines.explain import explain
@@ -20,7 +20,6 @@ from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, MetricValue
-from pytest_llmperf.measure.run import Run
 from pytest_llmperf.options import Options
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.server.config import ServerConfig
@@ -28,6 +27,9 @@ from pytest_llmperf.server.gpus import Hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.stats import session_alpha
 from pytest_llmperf.subject import Gated, PerfTest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.measure.run import Run
 
 
 class Judge:

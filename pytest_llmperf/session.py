@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -17,11 +17,8 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
 from pytest_llmperf.gating import Baseline, Judge
-from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
-from pytest_llmperf.measure.run import Connection, Run
-from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.options import Options, nearest
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
@@ -29,6 +26,9 @@ from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.subject import PerfTest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.measure.run import Run
 
 
 class Session:
@@ -175,6 +175,11 @@ class Session:
 
     def measure(self, test: PerfTest, server: Server, workload: Workload) -> Run:
         """Measure ``workload`` when it is this process's turn. Raises ``ServerDiedError`` when the server is gone."""
+        # here: a process that measures nothing (xdist's controller, a wrong marker) need not wait for openai's import
+        from pytest_llmperf.measure.connection import Connection
+        from pytest_llmperf.measure.load import load
+        from pytest_llmperf.measure.stream import stream
+
         launch = server.launch
         connection = Connection(
             endpoint=launch.endpoint,

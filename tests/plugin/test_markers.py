@@ -172,12 +172,14 @@ class TestInner:
         }
         assert (perf.metrics, perf.repetitions) == (("ttft_ms",), 1)
         assert perf.target == ()  # it was for the outer marker's metric
+        open("inner", "x").close()
 
 def test_outer(llm_config):
     config, perf = llm_config
     assert config.tp == 4
     assert dict(config.nccl) == {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"}
     assert (perf.target, perf.repetitions) == ((("decode_tok_s", 1.0),), 2)
+    open("outer", "x").close()
 """
     )
     # what the markers come to, without a launch: a stand-in for llm_server that only says what was declared
@@ -194,7 +196,7 @@ def llm_config(request, llm_server):
     test = request.config.stash[SESSION].tests[request.node.nodeid]
     return test.config, test.perf
 """)
-    result = project.run_here("-v")
-    result.stdout.fnmatch_lines(["*TestInner::test_x*", "*test_outer*"])
-    assert "AssertionError" not in str(result.stdout) and "assert (" not in str(result.stdout), result.outlines
+    result = project.run_here()
+    assert (project.path / "inner").exists(), result.outlines
+    assert (project.path / "outer").exists(), result.outlines
     assert "declares ttft_ms and has not judged it" in str(result.stdout)  # green for nothing is red
