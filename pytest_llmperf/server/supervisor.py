@@ -36,7 +36,7 @@ TICK_S = 1.0
 #: Seconds that SIGKILL may take to empty the tree before the rest is reported as left.
 KILL_S = 5.0
 #: Of these, what Python's resource trackers get to remove the shared memory that the killed have left, and end.
-TRACKER_S = 2.0
+TRACKER_S = 4.0
 #: Seconds that children may outlive an engine that has ended, before they are killed.
 ORPHAN_S = 0.5
 
