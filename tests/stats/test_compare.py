@@ -96,7 +96,7 @@ def test_effects_come_best_first_in_the_metrics_direction() -> None:
 
 
 def test_one_knob_that_does_nothing_among_many_is_rarely_credited() -> None:
-    n, prior = 300, Prior(4.0, 0.01)
+    n, prior = 150, Prior(4.0, 0.01)
     rng = np.random.default_rng(4)
     credited = 0
     for _ in range(n):
