@@ -3,8 +3,8 @@
     pytest examples/test_tiny.py -m perf --engine llamacpp --update-baselines --launches 3    # record
     pytest examples/test_tiny.py -m perf --engine llamacpp                                    # gate
 
-``model="tiny"`` is a random-weights Llama of 28 M parameters, made on the spot. ``--engine sglang`` or ``--engine vllm``
-runs the same tests on a real one; put your own model's path or name in its place.
+``model="tiny"`` is a random-weights Llama of 28 M parameters, made on the spot. ``--engine sglang`` or ``--engine
+vllm`` runs the same tests on a real one; put your own model's path or name in its place.
 """
 
 import pytest
