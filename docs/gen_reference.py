@@ -125,7 +125,7 @@ def matched(words: Mapping[str, str], names: Iterable[str], what: str) -> list[t
 
 def _options() -> str:
     def row(spec: flags.Spec) -> tuple[str, ...]:
-        names = ", ".join(f"`{f}{'' if spec.type is bool else ' ' + (spec.metavar or 'VALUE')}`" for f in spec.flags)
+        names = "<br>".join(f"`{f}{'' if spec.type is bool else ' ' + (spec.metavar or 'VALUE')}`" for f in spec.flags)
         choices = f" ({', '.join(spec.choices)})" if spec.choices else ""
         default = (
             "none"
