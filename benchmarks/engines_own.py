@@ -150,6 +150,7 @@ def play(engine: str, endpoint: Endpoint, rounds: int, requests: int) -> dict[st
                 summary = theirs(engine, endpoint, requests, os.getpid() + number)
         for row in ROWS:
             got[row.name].append((row.ours(mine), row.same(mine), float(summary[row.key])))
+        print(table(got), file=sys.stderr, flush=True)
     return got
 
 
