@@ -36,6 +36,7 @@ class Active:
         self._rounds = Rounds(self._session.tests, self._session, options.launches, options.confirm)
         self._plan = Plan({})
         self._ending: Ending | None = None
+        self._interrupted = False
         if hasattr(config, "workerinput"):
             self._plan_path = Path(config.workerinput["llmperf_plan"])
             return
@@ -135,6 +136,10 @@ class Active:
 
     # -- the end
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C or ``pytest.exit``; what pytest raises to stop itself (``-x``) is a subclass."""
+        self._interrupted = excinfo.type in (KeyboardInterrupt, pytest.exit.Exception)
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         notices = self._session.close()
@@ -155,7 +160,7 @@ class Active:
         self._ending.finish(
             plan,
             hardware=self._session.hardware,
-            interrupted=exitstatus == pytest.ExitCode.INTERRUPTED,
+            interrupted=self._interrupted,
             scope=_scope(self._config) if done else None,
         )
         if self._ending.failed and exitstatus == pytest.ExitCode.OK:

@@ -124,7 +124,8 @@ class Rounds:
                 del item.user_properties[known:]  # the next round records them anew
                 reports = [r for r in reports if r.when == "call"]
                 for report in reports:
-                    report.__dict__["outcome"] = SUSPECT if subject.suspect else MEASURED
+                    looked = subject.suspect and round_.role == "screen"
+                    report.__dict__["outcome"] = SUSPECT if looked else MEASURED
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

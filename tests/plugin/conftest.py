@@ -79,16 +79,29 @@ class Project:
         """Record baselines of three launches, as a machine with nothing else to do would have measured them."""
         result = self.run_here("--update-baselines", "--launches", "3", *args)
         assert result.ret == 0, result.outlines
+        self.spread(1, 1, 1)
+        for log in ("fake-launches.jsonl", "fake-counter"):
+            (self.path / log).unlink()
+
+    def spread(self, *factors: float) -> None:
+        """Make the stored launches say ``USUAL`` times these factors."""
         folder = self.path / "baselines"
         for path in store.files(folder):
             series = store.read(path)
             exact = [
-                replace(x, metrics={m: (USUAL,) * len(v) if m == "decode_tok_s" else v for m, v in x.metrics.items()})
-                for x in series.current.launches
+                replace(
+                    x, metrics={m: (USUAL * f,) * len(v) if m == "decode_tok_s" else v for m, v in x.metrics.items()}
+                )
+                for x, f in zip(series.current.launches, factors, strict=True)
             ]
             store.write(path, replace(series, epochs=(Epoch(series.current.reason, tuple(exact)),)))
-        self.base.pytester.path.joinpath("fake-launches.jsonl").unlink()
-        self.base.pytester.path.joinpath("fake-counter").unlink()
+
+    def clone(self, *tests: str) -> None:
+        """Give these tests, whose server and workload are those of ``SUITE``, its baseline too."""
+        folder = self.path / "baselines"
+        [series] = store.find(folder, "test_perf.py::test_decode", "sglang")
+        for test in tests:
+            store.write(store.path_of(folder, test, "sglang", series.fingerprint), replace(series, test=test))
 
     @property
     def report(self) -> dict[str, Any]:
@@ -172,3 +185,10 @@ def recorded(project: Project, _store: Path) -> Project:
     else:
         shutil.copytree(kept, project.path / "baselines")
     return project
+
+
+@pytest.fixture
+def wobbly(recorded: Project) -> Project:
+    """Stored launches that differ by 8 %: a loss of 21 % is then suspect on one launch, and certain on three."""
+    recorded.spread(0.92, 1, 1.087)
+    return recorded
