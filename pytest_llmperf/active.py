@@ -109,7 +109,7 @@ class Active:
         self._progress.clear()
         test = self._session.tests.get(item.nodeid)
         if test is not None and (report.when == "call" or report.failed):
-            conclude(test, report, call.excinfo.value if call.excinfo else None)
+            conclude(test, item, report, call.excinfo.value if call.excinfo else None)
         return report
 
     @pytest.hookimpl(tryfirst=True)

@@ -17,7 +17,7 @@ from pytest_llmperf.report.records import FAILING, Result
 from pytest_llmperf.subject import PerfTest
 
 
-def conclude(test: PerfTest, report: pytest.TestReport, error: BaseException | None) -> None:
+def conclude(test: PerfTest, item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
     """Give ``report`` its verdicts: vacuous tests fail, inconclusive ones are skipped, results travel with it."""
     if isinstance(error, LlmperfError):
         report.longrepr = str(error)  # it says what to do; a traceback of ours would not
@@ -29,7 +29,10 @@ def conclude(test: PerfTest, report: pytest.TestReport, error: BaseException | N
     if isinstance(error, AssertionError):
         _explain(report, results)
     report.llmperf = _payload(test, report, error, results)  # type: ignore[attr-defined]
-    report.user_properties.extend(p for r in results for p in junit.properties(r))
+    if report.when == "call":
+        properties = [p for r in results for p in junit.properties(r)]
+        report.user_properties.extend(properties)
+        item.user_properties.extend(properties)  # JUnit takes those of the teardown's report
 
 
 def _fail_if_vacuous(test: PerfTest, report: pytest.TestReport) -> None:

@@ -202,6 +202,8 @@ class Session:
             started = time.monotonic()
             result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=self.say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
+        if result.measurement.invalid:
+            server.check()  # its death explains a broken request, and is no property of the measurement
         return result
 
     @cached_property
