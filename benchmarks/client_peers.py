@@ -105,7 +105,15 @@ def _aiperf(load: Load, out: Path) -> list[str]:
         *("profile", "--model", "truth", "--url", load.url, "--endpoint-type", "completions", "--streaming"),
         *("--tokenizer", load.tokenizer, "--concurrency", str(load.concurrency)),
         *("--request-count", str(load.requests), "--synthetic-input-tokens-mean", "16"),
-        *("--output-tokens-mean", str(load.tokens), "--artifact-dir", str(out), "--ui", "none"),
+        *(
+            "--output-tokens-mean",
+            str(load.tokens),
+            "--artifact-dir",
+            str(out),
+            "--ui",
+            "none",
+            "--use-server-token-count",
+        ),
     ]
 
 
@@ -155,9 +163,9 @@ def installed(named: Mapping[str, str]) -> dict[str, str]:
 def _once(program: str, peer: Peer, load: Load) -> tuple[Values, float]:
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "OPENAI_API_KEY": "none"}
+        environment = {**os.environ, "OPENAI_API_KEY": "none"}
         words = [program, *peer.words(load, Path(folder))]
-        done = subprocess.run(words, check=False, env=offline, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(words, check=False, env=environment, cwd=folder, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
             raise RuntimeError(f"{program}: exit {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
