@@ -154,7 +154,7 @@ def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
     assert f"holds {bad:g}" in result.reasons[0]
 
 
-@pytest.mark.parametrize("wrong", [{"target": 0.0}, {"max_regression": 5.0}, {"alpha": 0.9}, {"min_effect": -1.0}])
+@pytest.mark.parametrize("wrong", [{"target": 0.0}, {"max_regression": -1.0}, {"alpha": 0.9}, {"min_effect": -1.0}])
 def test_settings_that_make_no_sense_are_an_error_that_names_the_test(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"t\.py::test_a\[sglang\]: decode_tok_s cannot be judged"):
         judged([at(82.4)], case=replace(CASE, **wrong))  # type: ignore[arg-type]

@@ -15,6 +15,12 @@ from pytest_llmperf.cli import main
 from tests.inspection.engines import DEEPSEEK, NEW_SGLANG, OLD_SGLANG, VLLM, folder, wheel
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked for here is the text, not where a narrow terminal breaks it."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+
 @pytest.fixture
 def sglang(tmp_path: Path) -> Path:
     return wheel(tmp_path, "sglang", "0.5.99", NEW_SGLANG)
