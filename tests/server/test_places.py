@@ -19,7 +19,7 @@ from pytest_llmperf.server.places import expand
 from tests.server.fakes import FAKE, Pools, alive, config, pids_in
 
 HERE = Endpoint("127.0.0.1", 1, api_key="sk-launch")
-PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "life-of-a-server.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "multi-node.md"
 
 
 def program(path: Path, text: str) -> str:
