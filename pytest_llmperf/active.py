@@ -156,7 +156,7 @@ class Active:
                 self._tell("note", line)
         if exitstatus == pytest.ExitCode.USAGE_ERROR or self._config.option.collectonly:
             return
-        done = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        done = exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
         self._ending.finish(
             plan,
             hardware=self._session.hardware,

@@ -65,7 +65,7 @@ def _explain(report: pytest.TestReport, results: tuple[Result, ...]) -> None:
 def _payload(
     test: PerfTest, report: pytest.TestReport, error: BaseException | None, results: tuple[Result, ...]
 ) -> dict[str, Any]:
-    failure = str(error) if isinstance(error, LaunchError) else None
+    failure = _in_short(error) if isinstance(error, LaunchError) else None
     servers = [server_record(c, [x for x in test.launches.values() if x.config == c], failure) for c in test.configs]
     return {
         "results": [r.to_json() for r in results],
@@ -76,10 +76,17 @@ def _payload(
     }
 
 
+def _in_short(error: LaunchError) -> str:
+    """What happened and where the log is: the test's report has the engine's own words already."""
+    first, *others = str(error).splitlines()
+    return "; ".join([first, *(line for line in others[-1:] if line.startswith("full log:"))])
+
+
 def _invalid(test: PerfTest, error: BaseException | None) -> list[Result]:
     """An invalid measurement is a result too, of every declared metric that has none."""
     if not isinstance(error, MeasurementError):
         return []
+    first, *reasons = (line.strip() for line in str(error).splitlines())
     return [
         Result(
             nodeid=test.nodeid,
@@ -90,7 +97,7 @@ def _invalid(test: PerfTest, error: BaseException | None) -> list[Result]:
             unit=METRICS[name].unit,
             higher_is_better=METRICS[name].higher_is_better,
             verdict="invalid",
-            reasons=(str(error),),
+            reasons=tuple(reasons) or (first,),
             location=test.location,
         )
         for name in test.pending()

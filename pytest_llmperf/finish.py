@@ -81,7 +81,7 @@ class Ending:
         if plan.tests and scope is not None:
             self._try(lambda: self._unused(plan.tests, scope))
         record = self.record = self._record(plan, hardware, interrupted)
-        for write in (self._json, self._html, self._github):
+        for write in (self._html, self._github, self._json):  # the last one tells of the others' errors
             self._try(lambda write=write: write(record))  # type: ignore[misc]
 
     def _record(self, plan: Plan, hardware: Hardware, interrupted: bool) -> SessionRecord:

@@ -80,14 +80,17 @@ class Judge:
             provenance=provenance.of(self._hardware, launch.effective, commit=self._commit),
         )
 
+    def known(self, test: str, engine: str) -> list[Series]:
+        """Every stored series of ``test``, read once. Raises ``BaselineError`` that names a broken file."""
+        if (test, engine) not in self._series:
+            self._series[test, engine] = store.find(self.options.baselines, test, engine)
+        return self._series[test, engine]
+
     def decide(self, test: PerfTest, gated: Gated, *, can_confirm: bool) -> Judgement:
         """Judge what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
         options, perf = self.options, test.perf
         assert perf is not None
         engine = gated.config.engine
-        where = test.test, engine
-        if where not in self._series:
-            self._series[where] = store.find(options.baselines, *where)
         kind = engine, gated.fingerprint.label
         if kind not in self._priors:
             self._priors[kind] = prior.fit(options.baselines, engine, gated.fingerprint, self._cache)
@@ -112,7 +115,7 @@ class Judge:
             case,
             gated.screened,
             gated.confirmed,
-            known=self._series[where],
+            known=self.known(test.test, engine),
             folder=options.baselines,
             now=time.time(),
             guards=gated.guards,
@@ -159,7 +162,7 @@ class Baseline:
         judgement = self._judge.decide(self._test, gated, can_confirm=self._can_confirm)
         gated.suspect = judgement.suspect
         result = replace(judgement.result, measurement_s=round(self._test.measuring_s, 3))
-        gated.result = _recorded(result) if self._judge.options.update else result
+        gated.result = _recorded(result, self._judge.options)
         return judgement.suspect or self._may_pass(gated.result.verdict)
 
     def check(self, run: Run, *metrics: str) -> None:
@@ -233,12 +236,15 @@ class Baseline:
         return gated
 
 
-def _recorded(result: Result) -> Result:
-    """A first recording under this fingerprint is what ``--update-baselines`` is for, not a failure."""
-    if result.verdict not in ("no_baseline", "not_comparable"):
-        return result
-    launches = tuple(replace(x, role="record") for x in result.launches)
-    return replace(result, verdict="no_baseline", launches=launches)
+def _recorded(result: Result, options: Options) -> Result:
+    """What ``--update-baselines`` makes of it: a first recording is no failure, an accepted regression says so."""
+    if options.update and result.verdict in ("no_baseline", "not_comparable"):
+        launches = tuple(replace(x, role="record") for x in result.launches)
+        return replace(result, verdict="no_baseline", launches=launches)
+    if options.accept_regression and result.verdict == "regressed":
+        accepted = f"accepted by --update-baselines --accept-regression: {options.accept_regression}"
+        return replace(result, reasons=(*result.reasons, accepted))
+    return result
 
 
 def to_record(test: PerfTest) -> Iterable[Fresh]:

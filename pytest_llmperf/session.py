@@ -151,7 +151,9 @@ class Session:
         return server
 
     def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:
-        """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``."""
+        """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
+        if test.perf:
+            self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
         return LlmServer(self, test, config)
 
     def renew(self, group: str) -> None:

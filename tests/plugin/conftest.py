@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 # in this process too, since pytester drops what a run in-process imports, and numpy cannot be imported twice
@@ -50,7 +52,6 @@ class Project:
     """Runs pytest in a project and reads what it left."""
 
     base: PerfProject
-    _counted: int = field(default=0)
 
     @property
     def path(self) -> Path:
@@ -105,8 +106,10 @@ class Project:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What ``--llmperf-json`` of the last run says."""
+        """What ``--llmperf-json`` of the last run says; it is as the schema has it."""
         found: dict[str, Any] = json.loads((self.path / "out.json").read_text())
+        schema = resources.files("pytest_llmperf.report").joinpath("schema.json").read_text()
+        jsonschema.validate(found, json.loads(schema))
         return found
 
     @property
