@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -98,7 +99,7 @@ def endless(project: Project) -> Project:
 def start(project: Project, *args: str) -> subprocess.Popen[bytes]:
     """pytest in a session of its own, once it is in the midst of the endless measurement."""
     process = project.base.pytester.popen(
-        ["python", "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json", *args],
+        [sys.executable, "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json", *args],
         stdout=(project.path / "out.txt").open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
