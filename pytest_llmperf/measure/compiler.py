@@ -1,13 +1,15 @@
 """openai builds every request; this module keeps the bytes that it would have sent.
 
 ``openai`` stays the one place that knows the API: URL, authentication, headers and body are its own. It is given a
-transport that takes the finished HTTP request and answers with nothing. Works on openai 1.x and 2.x (httpx) and 3.x
-(httpx2): the HTTP library is the one that openai's own default client derives from.
+transport that takes the finished HTTP request and answers with nothing. It builds the first request of each kind, and
+the others are that one with another prompt and another id, since it takes milliseconds to build one. Works on openai
+1.x and 2.x (httpx) and 3.x (httpx2): the HTTP library is the one that openai's own default client derives from.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import ssl
 import urllib.request
 from dataclasses import dataclass
@@ -20,8 +22,7 @@ from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.wire import Target
 
-#: Headers of a connection rather than of a request, and the one that would have the stream compressed.
-_OURS = {b"connection": b"close", b"accept-encoding": b"identity"}
+_ID = "X-Request-Id"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -78,6 +79,7 @@ class Compiler:
     def __init__(self, endpoint: Endpoint) -> None:
         library = http_library()
         self._captured: Any = None
+        self._kind: dict[str, Any] | None = None
 
         def capture(request: Any) -> Any:
             self._captured = request
@@ -95,24 +97,35 @@ class Compiler:
 
     def compile(self, id: str, arguments: dict[str, Any], *, prompt_tokens: int, output_tokens: int) -> Call:
         """The bytes of one streamed request. Raises ``MeasurementError`` when openai refuses the arguments."""
-        try:
-            with create(self._client, id, arguments):
-                pass
-        except openai.OpenAIError as error:
-            raise MeasurementError(f"openai could not build the request {id}: {error}") from error
-        return Call(id, serialize(self._captured), prompt_tokens, output_tokens, arguments)
+        prompt = "messages" if "messages" in arguments else "prompt"
+        kind = {name: None if name == prompt else value for name, value in arguments.items()}
+        if kind != self._kind:
+            try:
+                with create(self._client, id, arguments):
+                    self._kind, self._body = kind, json.loads(self._captured.read())
+            except openai.OpenAIError as error:
+                raise MeasurementError(f"openai could not build the request {id}: {error}") from error
+        payload = serialize(self._captured, {**self._body, prompt: arguments[prompt]}, id)
+        return Call(id, payload, prompt_tokens, output_tokens, arguments)
 
 
 def create(client: openai.OpenAI, id: str, arguments: dict[str, Any]) -> Any:
     """openai's context manager of one streamed completion (chat when the arguments have messages)."""
     api: Any = client.chat.completions if "messages" in arguments else client.completions
-    return api.with_streaming_response.create(**arguments, stream=True, extra_headers={"X-Request-Id": id})
+    return api.with_streaming_response.create(**arguments, stream=True, extra_headers={_ID: id})
 
 
-def serialize(request: Any) -> bytes:
-    """An httpx request as HTTP/1.1 bytes, asking for one answer on this connection and for no compression."""
-    headers = [(k, v) for k, v in request.headers.raw if k.lower() not in _OURS] + list(_OURS.items())
+def serialize(request: Any, body: dict[str, Any], id: str) -> bytes:
+    """An httpx request with this body and id as HTTP/1.1 bytes, asking for one answer on this connection and for no
+    compression."""
+    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    ours = {
+        b"content-length": str(len(data)).encode(),
+        _ID.lower().encode(): id.encode(),
+        b"connection": b"close",
+        b"accept-encoding": b"identity",
+    }
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in ours]
     wire = h11.Connection(h11.CLIENT)
-    head = wire.send(h11.Request(method=request.method, target=request.url.raw_path, headers=headers))
-    body = wire.send(h11.Data(data=request.read()))
-    return (head or b"") + (body or b"")
+    head = wire.send(h11.Request(method=request.method, target=request.url.raw_path, headers=[*headers, *ours.items()]))
+    return (head or b"") + (wire.send(h11.Data(data=data)) or b"")
