@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from types import TracebackType
@@ -32,6 +33,7 @@ class Asker:
         self.connection, self.workload, self.limits = connection, workload, limits
         self.key = ledger.open(seed)
         self.continuous_usage = False
+        self._made: Counter[str] = Counter()
         self.target = target_of(connection.endpoint)
         traits = connection.engine.traits
         with ExitStack() as parts:
@@ -69,8 +71,10 @@ class Asker:
         """JSON-ready: how requests were made and sent."""
         return {"transport": self.transport, "continuous_usage": self.continuous_usage, "prompts": self.key}
 
-    def call(self, role: str, index: int) -> Call:
-        """The ``index``-th request of its role (``warmup``, ``measured``), ready to be sent."""
+    def call(self, role: str) -> Call:
+        """The next request of its role (``warmup``, ``measured``), ready to be sent."""
+        index = self._made[role]
+        self._made[role] += 1
         work, engine, config = self.workload, self.connection.engine, self.connection.config
         prompt = self._prompts.draw(role, index, work.prompt_tokens)
         arguments: dict[str, Any] = {
@@ -123,11 +127,11 @@ class Asker:
         """The first request of all, which learns what the server adds to a text prompt (BOS, chat template) and
         whether usage is wanted in every chunk. Returns the outcomes that count: a prompt of the wrong length is the
         lesson, not a failure."""
-        outcome = self.ask(self.call("warmup", 0))
+        outcome = self.ask(self.call("warmup"))
         told = outcome.answer.prompt_tokens
         if isinstance(self._prompts, TextPrompts) and told is not None and told != outcome.call.prompt_tokens:
             self._prompts = replace(self._prompts, overhead=max(told - outcome.call.prompt_tokens, 0))
-            outcome = self.ask(self.call("warmup", 1))
+            outcome = self.ask(self.call("warmup"))
         self.learn(outcome)
         return [outcome]
 

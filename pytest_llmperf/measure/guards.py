@@ -29,12 +29,13 @@ def client_guard(cpu_s: float, wall_s: float, limit: float) -> Guard:
 
 
 def drift_guard(values: Sequence[float], limits: Limits) -> list[Guard]:
-    """A trend over the repetitions: the server was not steady, or became slower or faster under our hands."""
+    """A trend over the repetitions (the parts of a load's window): the server was not steady, or became slower or
+    faster under our hands."""
     if len(values) < 4:
         return []
     change, p = trend(values)
     tripped = abs(change) > limits.drift and p < limits.drift_p
-    text = f"the decode rate moved by {change:+.1%} from the first to the last repetition (Kendall p = {p:.3f})"
+    text = f"the decode rate moved by {change:+.1%} from first to last (Kendall p = {p:.3f} over {len(values)} values)"
     return [
         Guard("drift", tripped, text, "warm up longer, or look for a cause (clocks, heat)", abs(change), limits.drift)
     ]

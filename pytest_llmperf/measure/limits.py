@@ -33,8 +33,9 @@ class Limits:
     # guards
     client_delay: float = 0.5
     """Share of the ITL that the user-minus-kernel delay p99 may reach. The delay is in no value, since values rest on
-    the kernel's stamps; but a reader more than one gap late may see two segments as one. Without kernel stamps the
-    delay cannot be known, and the record says so (``kernel_stamps``: 0)."""
+    the kernel's stamps; but a reader more than one gap late may see two segments as one. Cores that sleep between
+    tokens need a few tenths of a millisecond to wake, which is a tenth of a gap on a sound GPU host. Without kernel
+    stamps the delay cannot be known, and the record says so (``kernel_stamps``: 0)."""
     client_cpu_stream: float = 0.5
     """Of one core. A single stream needs 1 to 7 %; beyond half a core something else in this process is at work."""
     client_cpu_load: float = 0.9

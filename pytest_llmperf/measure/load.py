@@ -16,7 +16,7 @@ from pytest_llmperf.measure.asker import Asker
 from pytest_llmperf.measure.compiler import Call
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
-from pytest_llmperf.measure.guards import client_guard, delay_guard
+from pytest_llmperf.measure.guards import client_guard, delay_guard, drift_guard
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
 from pytest_llmperf.measure.nvml import GpuReader
@@ -28,7 +28,7 @@ from pytest_llmperf.measure.swarm import Finished, Swarm
 from pytest_llmperf.measure.timing import pace
 from pytest_llmperf.measure.traffic import speculation
 from pytest_llmperf.measure.watch import Watch, quiet
-from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, window_values
+from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, slices, window_values
 
 Say = Callable[[str], None]
 
@@ -46,8 +46,8 @@ def load(
     """Measure ``workload`` with several streams at once; one value a metric, over the steady window.
 
     Closed loop: ``concurrency`` streams until ``requests`` (default ``repetitions`` for each stream) were sent or
-    ``seconds`` have passed. With ``rate``: Poisson arrivals, ``requests`` of them or for ``seconds``. The other
-    arguments and the errors are those of ``stream``.
+    ``seconds`` have passed. With ``rate``: Poisson arrivals for ``seconds`` or until there were ``requests`` of them
+    (default ten times ``repetitions``). The other arguments and the errors are those of ``stream``.
     """
     ledger = reuse if reuse is not None else PromptLedger()
     with Asker(connection, workload, seed=seed, ledger=ledger, limits=limits) as asker:
@@ -77,14 +77,17 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     """Waves of as many requests as there are streams until both rates stand still, or the bounds are reached."""
     limits, work, start = asker.limits, asker.workload, time.monotonic()
     outcomes = asker.calibrate()
+    streams = work.concurrency
+    if work.rate is not None and outcomes[0].timing is not None:  # as many as the arrivals will keep in flight
+        streams = max(streams, math.ceil(work.rate * outcomes[0].timing.e2e_ms / 1e3))
     decode: list[float] = []
     ttft: list[float] = []
     steady = any(o.problems for o in outcomes)
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
-        calls = [asker.call("warmup", len(outcomes) + i) for i in range(work.concurrency)]
+        calls = [asker.call("warmup") for _ in range(streams)]
         swarm = Swarm(asker.target, limits, asker.connection.check)
         with quiet():
-            finished = swarm.closed_loop(iter(calls), work.concurrency)
+            finished = swarm.closed_loop(iter(calls), streams)
         wave = [e.outcome for e in _parse(asker, finished)]
         outcomes += wave
         timings = [o.timing for o in wave if o.timing]
@@ -108,11 +111,11 @@ def _closed_loop(asker: Asker, each_s: float) -> Play:
     if count is None and work.seconds is None:
         count = work.repetitions * work.concurrency
     likely = math.ceil((work.seconds or 0.0) / each_s * work.concurrency * 1.2) + work.concurrency
-    built = [asker.call("measured", i) for i in range(count if count is not None else likely)]
+    built = [asker.call("measured") for _ in range(count if count is not None else likely)]
 
     def calls() -> Iterator[Call]:
         end = time.monotonic() + work.seconds if work.seconds is not None else math.inf
-        more = (asker.call("measured", i) for i in itertools.count(len(built)))
+        more = (asker.call("measured") for _ in itertools.count())
         for call in built if count is not None else itertools.chain(built, more):
             if time.monotonic() > end:
                 return
@@ -126,13 +129,12 @@ def _open_loop(asker: Asker) -> Play:
     assert work.rate is not None
     rng = random.Random(f"{asker.key}/arrivals")
     gaps = (rng.expovariate(work.rate) for _ in itertools.count())
-    times = itertools.accumulate(gaps)
-    if work.requests is not None:
-        after = list(itertools.islice(times, work.requests))
-    else:
-        seconds = work.seconds if work.seconds is not None else work.repetitions / work.rate
-        after = list(itertools.takewhile(lambda t: t < seconds, times))
-    built = [asker.call("measured", i) for i in range(len(after))]
+    times: Iterator[float] = itertools.accumulate(gaps)
+    if work.seconds is not None:
+        times = itertools.takewhile(lambda t: t < (work.seconds or 0.0), times)
+    most = work.requests if work.requests is not None or work.seconds is not None else 10 * work.repetitions
+    after = list(itertools.islice(times, most))
+    built = [asker.call("measured") for _ in after]
     return lambda swarm: swarm.open_loop(built, after)
 
 
@@ -152,6 +154,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
             values = window_values(outcomes, window)
             evidence["window_s"] = window.seconds
             guards += delay_guard(outcomes, values.get("itl_p50_ms", math.nan), limits)
+            guards += drift_guard(slices(outcomes, window), limits)
             guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
             if work.rate is None:
                 guards.append(queue_guard(outcomes, work.concurrency))

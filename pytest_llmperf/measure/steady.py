@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import stats
 
 
 def is_steady(values: Sequence[float], tolerance: float) -> bool:
@@ -51,25 +51,13 @@ def hiccups(values: Sequence[float]) -> list[tuple[int, float]]:
 
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
-    """(relative change from the first to the last repetition by the Theil-Sen line, two-sided p of Kendall's tau).
+    """(relative change from the first to the last value by the Theil-Sen line, two-sided p of Kendall's tau).
 
-    The p value is exact (every order is counted); (0, 1) for fewer than four values.
+    (0, 1) for fewer than four values, or one that is not positive.
     """
     n = len(values)
-    if n < 4:
+    if n < 4 or min(values) <= 0:
         return 0.0, 1.0
-    logs = np.log(np.asarray(values, dtype=float))
-    pairs = [(logs[j] - logs[i], j - i) for i, j in itertools.combinations(range(n), 2)]
-    slope = float(np.median([d / step for d, step in pairs]))
-    score = abs(sum(int(np.sign(d)) for d, _ in pairs))
-    return math.expm1(slope * (n - 1)), _kendall_p(n, score)
-
-
-def _kendall_p(n: int, score: int) -> float:
-    """P(|S| >= score) under no trend, S the number of ordered minus disordered pairs."""
-    counts = [1]  # orders of k values by their number of inversions
-    for k in range(2, n + 1):
-        counts = [sum(counts[max(0, i - k + 1) : i + 1]) for i in range(k * (k - 1) // 2 + 1)]
-    pairs = n * (n - 1) // 2
-    hits = sum(c for inversions, c in enumerate(counts) if abs(pairs - 2 * inversions) >= score)
-    return float(hits / math.factorial(n))
+    slope = float(stats.theilslopes(np.log(values)).slope)
+    p = float(stats.kendalltau(range(n), values).pvalue)  # NaN when all values are the same
+    return math.expm1(slope * (n - 1)), p if math.isfinite(p) else 1.0

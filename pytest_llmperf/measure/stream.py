@@ -50,7 +50,7 @@ def stream(
         if bad:
             return failed(connection, workload, warmup, bad)
         most = max(workload.repetitions, workload.max_repetitions) if workload.precision > 0 else workload.repetitions
-        calls = [asker.call("measured", i) for i in range(most)]
+        calls = [asker.call("measured") for _ in range(most)]
         with quiet(), Watch(connection, limits, gpus) as watch:
             outcomes, counters = _repeat(asker, calls, watch.counters)
         return _conclude(asker, warmup, watch, outcomes, counters)
@@ -64,7 +64,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     outcomes: list[Outcome] = []
     steady = False
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
-        outcomes += [asker.ask(asker.call("warmup", len(outcomes) + 1))] if outcomes else asker.calibrate()
+        outcomes += [asker.ask(asker.call("warmup"))] if outcomes else asker.calibrate()
         times = outcomes[-1].timing
         if times is None:
             break

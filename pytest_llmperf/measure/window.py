@@ -90,6 +90,17 @@ def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, floa
     return values
 
 
+def slices(outcomes: Sequence[Outcome], window: Window, count: int = 8) -> list[float]:
+    """Tokens per second of all streams in each of ``count`` equal parts of the window."""
+    edges = np.linspace(window.start_ns, window.end_ns, count + 1)
+    total = np.zeros(count)
+    for outcome in outcomes:
+        if outcome.timing is not None:
+            at = outcome.sent_ns + outcome.timing.at * 1e6
+            total += np.histogram(at, edges, weights=outcome.timing.tokens)[0]
+    return [float(n) / (window.seconds / count) for n in total]
+
+
 def queue_guard(outcomes: Sequence[Outcome], streams: int) -> Guard:
     """Whether all streams were ever decoding at once. When not, the engine kept some waiting (its limit on running
     requests, its memory, or prefills that outlast the decoding); seen from here, without asking it anything."""
