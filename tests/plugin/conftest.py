@@ -15,7 +15,8 @@ import jsonschema
 import pytest
 
 # in this process too, since pytester drops what a run in-process imports, and numpy cannot be imported twice
-import pytest_llmperf.active  # noqa: F401
+import pytest_llmperf.active
+import pytest_llmperf.measure.load  # noqa: F401
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch
 from tests.conftest import PerfProject, alive, wait_for

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,8 @@ import pytest
 
 from tests.conftest import alive, wait_for
 from tests.plugin.conftest import SUITE, Project
+
+Start = Callable[..., subprocess.Popen[bytes]]
 
 HEAD = "import os, pytest\nfrom pathlib import Path\nfrom pytest_llmperf import perf\n"
 QUICK = """
@@ -96,19 +99,28 @@ def endless(project: Project) -> Project:
     return project
 
 
-def start(project: Project, *args: str) -> subprocess.Popen[bytes]:
+@pytest.fixture
+def start(endless: Project) -> Iterator[Start]:
     """pytest in a session of its own, once it is in the midst of the endless measurement."""
-    process = project.base.pytester.popen(
-        [sys.executable, "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json", *args],
-        stdout=(project.path / "out.txt").open("wb"),
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    wait_for(lambda: (project.path / "measuring").exists() or process.poll() is not None, "the measurement", 120)
-    assert process.poll() is None, (project.path / "out.txt").read_text()
-    number = len(project.base.launches)
-    wait_for(lambda: len(project.running()) >= 1, f"server {number}")
-    return process
+    started = []
+
+    def run(*args: str) -> subprocess.Popen[bytes]:
+        process = endless.base.pytester.popen(
+            ["python", "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json", *args],
+            stdout=(endless.path / "out.txt").open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started.append(process)
+        wait_for(lambda: (endless.path / "measuring").exists() or process.poll() is not None, "the measurement", 120)
+        assert process.poll() is None, (endless.path / "out.txt").read_text()
+        return process
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
 
 
 def end(project: Project, process: subprocess.Popen[bytes]) -> str:
@@ -116,8 +128,8 @@ def end(project: Project, process: subprocess.Popen[bytes]) -> str:
     return (project.path / "out.txt").read_text()
 
 
-def test_ctrl_c_prints_what_was_measured(endless: Project) -> None:
-    process = start(endless)
+def test_ctrl_c_prints_what_was_measured(endless: Project, start: Start) -> None:
+    process = start()
     process.send_signal(signal.SIGINT)
     out = end(endless, process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, out
@@ -129,9 +141,9 @@ def test_ctrl_c_prints_what_was_measured(endless: Project) -> None:
     endless.wait_until_nothing_runs()
 
 
-def test_ctrl_c_under_xdist(endless: Project) -> None:
+def test_ctrl_c_under_xdist(endless: Project, start: Start) -> None:
     """To the whole foreground group, as a terminal sends it."""
-    process = start(endless, "-n", "2", "-k", "first or endless")
+    process = start("-n", "2", "-k", "first or endless", "--llmperf-parallel-measure")
     wait_for(lambda: b"." in (endless.path / "out.txt").read_bytes().partition(b"items]")[2], "the first verdict", 60)
     os.killpg(process.pid, signal.SIGINT)
     out = end(endless, process)
@@ -141,21 +153,20 @@ def test_ctrl_c_under_xdist(endless: Project) -> None:
     endless.wait_until_nothing_runs()
 
 
-def test_kill_9_of_pytest_leaves_nothing(endless: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_9_of_pytest_leaves_nothing(endless: Project, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_CHILDREN", "2")
     monkeypatch.setenv("FAKE_ORPHANS", "1")
-    process = start(endless)
+    process = start()
     process.kill()
     process.wait(10)
     endless.wait_until_nothing_runs()
 
 
-def test_kill_9_of_a_worker(endless: Project) -> None:
+def test_kill_9_of_a_worker(endless: Project, start: Start) -> None:
     """Its server goes, the crash is a failure of its test, the others' verdicts are there, the exit code is not 0."""
-    process = start(endless, "-n", "2")
+    process = start("-n", "2")
     worker = int((endless.path / "measuring").read_text())
     before = set(endless.running())
-    (endless.path / "killed").touch()
     os.kill(worker, signal.SIGKILL)
     wait_for(lambda: not alive(worker), "the worker's end")
     out = end(endless, process)

@@ -23,7 +23,7 @@ def test_an_unchanged_engine_passes(recorded: Project, workers: int) -> None:
 def test_a_slower_engine_fails_and_says_why(recorded: Project, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     monkeypatch.setenv("FAKE_SLOWDOWN", "0.7")
     monkeypatch.setenv("FAKE_VERSION", "0.6.0")
-    result = recorded.run(workers=workers)
+    result = recorded.run(workers=workers) if workers else recorded.run_here()
     assert result.ret == pytest.ExitCode.TESTS_FAILED, result.outlines
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([
@@ -56,7 +56,7 @@ def test_record_with_three_launches_then_gate(project: Project) -> None:
     assert project.launches == 3
     assert [x["role"] for x in project.result["launches"]] == ["record"] * 3
     assert len(project.baselines) == 1
-    result = project.run()
+    result = project.run_here()
     assert result.ret == 0, result.outlines
     assert project.result["baseline"]["launches"] == 3
     assert project.launches == 4
@@ -75,7 +75,7 @@ def test_only_vllm(llm_server, baseline, engine):
     assert llm_server.stream(output_tokens=24).decode_tok_s in baseline
 """
     )
-    result = project.run("--engine", "vllm", "--update-baselines", "-v")
+    result = project.run_here("--engine", "vllm", "--update-baselines", "-v")
     assert result.ret == 0, result.outlines
     assert project.verdicts == {
         "test_decode[sglang]": "no_baseline",
@@ -84,7 +84,7 @@ def test_only_vllm(llm_server, baseline, engine):
     }
     assert sorted(p.split("/")[0] for p in project.baselines) == ["sglang", "vllm", "vllm"]
     assert project.launches == 2
-    result = project.run()
+    result = project.run_here()
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(["*1 test for other engines than sglang, so deselected*"])
     assert "unused" not in project.messages  # vllm's baselines are another day's

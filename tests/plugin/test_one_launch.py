@@ -118,11 +118,10 @@ def test_serial(interleaved: Project) -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ("-n", "2"),
         ("-n", "4", "--dist", "load"),
-        ("-n", "4", "--dist", "loadscope"),
-        ("-n", "3", "--dist", "loadgroup"),
-        ("-n", "3", "--dist", "worksteal"),
+        ("-n", "2", "--dist", "loadscope"),
+        ("-n", "4", "--dist", "loadgroup"),
+        ("-n", "2", "--dist", "worksteal"),
     ],
     ids=" ".join,
 )

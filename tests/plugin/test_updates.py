@@ -101,7 +101,8 @@ def test_an_interrupted_run_records_what_it_has(project: Project) -> None:
 def test_a_server_that_is_kept_is_never_counted_twice(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """One launch, however many runs use it; and what an earlier run has sent to it does not make prompts cached."""
     try:
-        assert project.run_here(UPDATE, "--keep-servers").ret == 0
+        # in a process of its own: what it leaves up is nobody's child when it has ended
+        assert project.run(UPDATE, "--keep-servers").ret == 0
         assert "note: sglang fake-model: left up at http://127.0.0.1:" in project.messages
         before = project.baselines
         result = project.run_here(UPDATE, "--keep-servers")
