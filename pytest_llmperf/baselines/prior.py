@@ -36,16 +36,17 @@ class Priors:
     """Fitted priors by metric. ``files`` were read; ``broken`` of them could not be."""
 
     by_metric: Mapping[str, Prior]
+    default: Prior
     files: int = 0
     broken: tuple[str, ...] = ()
 
     def of(self, metric: str) -> Prior:
         """The prior of ``metric``; the default one when too little is stored."""
-        return self.by_metric.get(metric) or Prior()
+        return self.by_metric.get(metric, self.default)
 
 
-def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Priors:
-    """Priors over the stored series of ``engine`` on the hardware of ``fingerprint``.
+def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path, default: Prior) -> Priors:
+    """Priors over the stored series of ``engine`` on the hardware of ``fingerprint``, ``default`` where too few.
 
     ``cache`` is a private folder outside the repository. A broken file is skipped here and named in ``broken``; it is
     an error of the test that it belongs to. A cache that cannot be read or written costs time, nothing else.
@@ -53,15 +54,17 @@ def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Pri
     sample = sorted(store.names(folder, engine, fingerprint.label), key=_hash)[:SAMPLE]
     contents = {folder / name: _bytes(folder / name) for name in sample}
     entry = cache / f"prior-{_hash(str(folder.resolve()), engine, json.dumps(dict(fingerprint.hardware)))}.json"
-    digest = _hash(str(_VERSION), *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items()))
-    found = _cached(entry, digest)
+    digest = _hash(
+        str(_VERSION), repr(default), *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items())
+    )
+    found = _cached(entry, digest, default)
     if found is None:
-        found = _fit(contents, fingerprint)
+        found = _fit(contents, fingerprint, default)
         _keep(entry, digest, found)
     return found
 
 
-def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
+def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, default: Prior) -> Priors:
     values: defaultdict[str, list[list[float]]] = defaultdict(list)
     broken = []
     for path, content in contents.items():
@@ -73,7 +76,8 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
         if series.fingerprint.hardware == fingerprint.hardware:
             for (_, metric), launches in _by_host(series).items():
                 values[metric].append(launches)
-    return Priors({m: fit_prior(series) for m, series in sorted(values.items())}, len(contents), tuple(sorted(broken)))
+    fitted = {m: fit_prior(series, default) for m, series in sorted(values.items())}
+    return Priors(fitted, default, len(contents), tuple(sorted(broken)))
 
 
 def _by_host(series: Series) -> Mapping[tuple[str, str], list[float]]:
@@ -101,12 +105,12 @@ def _bytes(path: Path) -> bytes:
         return b""
 
 
-def _cached(entry: Path, digest: str) -> Priors | None:
+def _cached(entry: Path, digest: str, default: Prior) -> Priors | None:
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         if data["digest"] != digest:
             return None
-        return Priors({m: Prior(**p) for m, p in data["priors"].items()}, data["files"], tuple(data["broken"]))
+        return Priors({m: Prior(**p) for m, p in data["priors"].items()}, default, data["files"], tuple(data["broken"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -28,6 +28,15 @@ def test_no_baseline_fails_and_says_how_to_record(project: Project) -> None:
     assert project.baselines == {}
 
 
+def test_the_command_line_goes_before_the_marker(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SLOWDOWN", "0.7")
+    recorded.suite(SUITE.replace("@perf(", "@perf(min_effect=0.6, "))
+    assert recorded.run_here().ret == pytest.ExitCode.OK
+    assert recorded.result["verdict"] == "passed"
+    assert recorded.run_here("--llmperf-min-effect", "0.1").ret == pytest.ExitCode.TESTS_FAILED
+    assert recorded.result["verdict"] == "regressed"
+
+
 def test_a_target_alone(project: Project) -> None:
     """It is what a test without a baseline is held to, in the direction of its metric."""
     project.suite(
