@@ -173,7 +173,7 @@ def _against(
         prior=case.prior,
         min_effect=case.min_effect,
     )
-    notes = (drifting, _age_note(age), _cache_note(stored, deciding))
+    notes = (_age_note(age), _cache_note(stored, deciding))
     result = replace(
         measured,
         verdict=outcome.verdict,
@@ -187,6 +187,7 @@ def _against(
         differences=differences(stored, deciding),
         notes=tuple(n for n in notes if n),
         host_known=not gate.other_host,
+        drift=drifting,
         required_launches=outcome.required_launches,
     )
     return result, gate.learned
