@@ -26,7 +26,7 @@ from pytest_llmperf.report.records import Result
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware
 from pytest_llmperf.server.launch import Launch
-from pytest_llmperf.stats import Prior, session_alpha
+from pytest_llmperf.stats import session_alpha
 from pytest_llmperf.subject import Gated, PerfTest
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class Judge:
         engine = gated.config.engine
         kind = engine, gated.fingerprint.label
         if kind not in self._priors:
-            usual = Prior(s0=self._engines[engine].launch_spread)
-            self._priors[kind] = prior.fit(options.baselines, engine, gated.fingerprint, self._cache, usual)
+            self._priors[kind] = prior.fit(options.baselines, engine, gated.fingerprint, self._cache)
         case = Case(
             nodeid=test.nodeid,
             test=test.test,
@@ -109,7 +108,7 @@ class Judge:
             max_regression=perf.max_regression,
             target=dict(perf.target).get(gated.metric.name),
             confirm_launches=options.confirm if can_confirm else 0,
-            prior=self._priors[kind].of(gated.metric.name),
+            prior=self._priors[kind].of(gated.metric, self._engines[engine].launch_spread),
             workload=gated.workload.identity(),
             location=test.location,
         )

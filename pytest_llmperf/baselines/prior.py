@@ -22,31 +22,32 @@ from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series
 from pytest_llmperf.baselines.text import parse
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.stats import Prior, fit_prior, location
 from pytest_llmperf.stats.location import log_location
 
 #: Most files a prior is fitted over, chosen by the hash of their path: the same on every machine.
 SAMPLE = 100
 #: Raise it when the fit or this cache changes.
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Priors:
-    """Fitted priors by metric. ``files`` were read; ``broken`` of them could not be."""
+    """Priors by name of metric, those fitted. ``files`` were read; ``broken`` of them could not be."""
 
-    by_metric: Mapping[str, Prior]
-    default: Prior
+    fitted: Mapping[str, Prior]
     files: int = 0
     broken: tuple[str, ...] = ()
 
-    def of(self, metric: str) -> Prior:
-        """The prior of ``metric``; the default one when too little is stored."""
-        return self.by_metric.get(metric, self.default)
+    def of(self, metric: Metric, launch_spread: float) -> Prior:
+        """The prior of ``metric``; when too little is stored, one of the spread that is usual for the engine
+        (``launch_spread``) and the metric."""
+        return self.fitted.get(metric.name) or Prior(s0=max(launch_spread, metric.launch_spread))
 
 
-def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path, default: Prior) -> Priors:
-    """Priors over the stored series of ``engine`` on the hardware of ``fingerprint``, ``default`` where too few.
+def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Priors:
+    """Priors over the stored series of ``engine`` on the hardware of ``fingerprint``.
 
     ``cache`` is a private folder outside the repository. A broken file is skipped here and named in ``broken``; it is
     an error of the test that it belongs to. A cache that cannot be read or written costs time, nothing else.
@@ -54,17 +55,15 @@ def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path, defaul
     sample = sorted(store.names(folder, engine, fingerprint.label), key=_hash)[:SAMPLE]
     contents = {folder / name: _bytes(folder / name) for name in sample}
     entry = cache / f"prior-{_hash(str(folder.resolve()), engine, json.dumps(dict(fingerprint.hardware)))}.json"
-    digest = _hash(
-        str(_VERSION), repr(default), *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items())
-    )
-    found = _cached(entry, digest, default)
+    digest = _hash(str(_VERSION), *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items()))
+    found = _cached(entry, digest)
     if found is None:
-        found = _fit(contents, fingerprint, default)
+        found = _fit(contents, fingerprint)
         _keep(entry, digest, found)
     return found
 
 
-def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, default: Prior) -> Priors:
+def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
     values: defaultdict[str, list[list[float]]] = defaultdict(list)
     broken = []
     for path, content in contents.items():
@@ -76,8 +75,8 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, default: Prio
         if series.fingerprint.hardware == fingerprint.hardware:
             for (_, metric), launches in _by_host(series).items():
                 values[metric].append(launches)
-    fitted = {m: fit_prior(series, default) for m, series in sorted(values.items())}
-    return Priors(fitted, default, len(contents), tuple(sorted(broken)))
+    fits = {m: fit_prior(series) for m, series in sorted(values.items())}
+    return Priors({m: p for m, p in fits.items() if p}, len(contents), tuple(sorted(broken)))
 
 
 def _by_host(series: Series) -> Mapping[tuple[str, str], list[float]]:
@@ -105,18 +104,18 @@ def _bytes(path: Path) -> bytes:
         return b""
 
 
-def _cached(entry: Path, digest: str, default: Prior) -> Priors | None:
+def _cached(entry: Path, digest: str) -> Priors | None:
     try:
         data = json.loads(entry.read_text(encoding="utf-8"))
         if data["digest"] != digest:
             return None
-        return Priors({m: Prior(**p) for m, p in data["priors"].items()}, default, data["files"], tuple(data["broken"]))
+        return Priors({m: Prior(**p) for m, p in data["priors"].items()}, data["files"], tuple(data["broken"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _keep(entry: Path, digest: str, priors: Priors) -> None:
-    fitted = {m: asdict(p) for m, p in priors.by_metric.items()}
+    fitted = {m: asdict(p) for m, p in priors.fitted.items()}
     data = {"digest": digest, "priors": fitted, "files": priors.files, "broken": priors.broken}
     aside = entry.with_suffix(f".{os.getpid()}")
     try:
