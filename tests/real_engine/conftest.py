@@ -11,8 +11,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import psutil
 import pytest
 import tomli
 import tomli_w
+
+from pytest_llmperf.baselines import store
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENTS = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
@@ -101,13 +103,15 @@ class EngineProject:
                     self.seen |= {process, *process.children(recursive=True)}
         return [p for p in self.seen if running(p)]
 
-    def multiply(self, metric: str, factor: float) -> None:
-        """Make the stored baseline of ``metric`` better than it was measured."""
+    def plant(self, metric: str, factors: Sequence[float]) -> None:
+        """Make the stored launches of ``metric`` better than they were measured, each by a factor of its own."""
         (path,) = (self.path / "baselines").rglob("*.toml")
-        text = tomli.loads(path.read_text())
-        count = _multiply(text, metric, factor)
-        assert count, path.read_text()
-        path.write_text(tomli_w.dumps(text))
+        series = store.read(path)
+        planted = tuple(
+            replace(x, metrics={**x.metrics, metric: tuple(v * f for v in x.metrics[metric])})
+            for x, f in zip(series.current.launches, factors, strict=True)
+        )
+        store.write(path, replace(series, epochs=(replace(series.current, launches=planted),)))
 
     def end(self) -> None:
         """Kill what a failed test has left."""
@@ -121,21 +125,6 @@ def running(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _multiply(node: Any, metric: str, factor: float) -> int:
-    if isinstance(node, list):
-        return sum(_multiply(item, metric, factor) for item in node)
-    if not isinstance(node, dict):
-        return 0
-    count = 0
-    for key, value in node.items():
-        if key == metric and isinstance(value, list):
-            node[key] = [v * factor for v in value]
-            count += 1
-        else:
-            count += _multiply(value, metric, factor)
-    return count
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:

@@ -52,12 +52,14 @@ def test_record_gate_and_confirm(engine: str, project: MakeProject) -> None:
     # on a machine that is busy with other things the stored launches may spread too far to say
     assert job.results[0]["verdict"] in ("passed", "improved", "inconclusive"), out
 
-    job.multiply("decode_tok_s", 30)
+    # so spread that a loss of half is suspect, and not so plain that it would fail at once
+    job.plant("decode_tok_s", (1.6, 2.5))
     before = len(job.logs)
-    status, out = job.run()
+    status, out = job.run("--llmperf-min-effect", "0.1")
     assert status == pytest.ExitCode.TESTS_FAILED, out
     assert job.results[0]["verdict"] == "regressed", out
-    assert len(job.logs) - before >= 2, "a suspect is confirmed on launches of its own"
+    assert [x["role"] for x in job.results[0]["launches"]] == ["screen", "confirm", "confirm"]
+    assert len(job.logs) - before == 3, "a suspect is confirmed on launches of its own"
 
 
 @ENGINES
