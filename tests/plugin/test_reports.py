@@ -177,8 +177,8 @@ def test_the_live_line_leaves_what_pytest_prints_as_it_was(
     project.suite(TARGETED + "\n\ndef test_plain(): pass\n")
     out = on_a_terminal(project, *args)
     assert "llmperf: sglang fake-model: " in out
-    assert "llmperf: warm-up: " in out
-    seen = [line for line in screen(out) if line.startswith(("test_perf.py", "llmperf: sglang", "llmperf: warm"))]
+    assert "llmperf: test_decode[sglang]: warm-up 1/" in out
+    seen = [line for line in screen(out) if line.startswith(("test_perf.py", "llmperf: sglang", "llmperf: test_"))]
     if args:
         assert [line.split()[:2] for line in seen] == [
             ["test_perf.py::test_decode[sglang]", "PASSED"],
@@ -192,7 +192,12 @@ def test_the_live_line_leaves_what_pytest_prints_as_it_was(
 def test_plain_lines_of_progress_in_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     project.suite(TARGETED)
-    lines = ["test_perf.py *", "llmperf: sglang fake-model: *", "llmperf: warm-up: *", ".*[[]100%]"]
+    lines = [
+        "test_perf.py *",
+        "llmperf: sglang fake-model: *",
+        "llmperf: test_decode[[]sglang]: warm-up 1/*",
+        ".*[[]100%]",
+    ]
     project.run().stdout.fnmatch_lines(lines)
 
 
