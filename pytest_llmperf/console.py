@@ -92,5 +92,5 @@ def show(record: SessionRecord, reporter: pytest.TerminalReporter) -> None:
         )
     )
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in github.annotations(record):
+        for line in github.annotations(record, github.folder_in_checkout(reporter.config.rootpath, os.environ)):
             writer.line(line)

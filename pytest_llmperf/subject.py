@@ -34,7 +34,7 @@ class Gated:
         """Take one launch's values; the same launch again replaces what it gave before."""
         side = self.confirmed if round_.role == "confirm" else self.screened
         side[:] = [x for x in side if x.id != launch.id] + [launch]
-        self._guards[launch.id] = tuple(guards)
+        self._guards[launch.id] = tuple(replace(g, launch=launch.id) for g in guards)
 
     @property
     def guards(self) -> tuple[Guard, ...]:
