@@ -108,13 +108,18 @@ def _tripped(guards: Sequence[Guard], launches: Sequence[str]) -> tuple[str, ...
 
 def _said(found: Sequence[Guard], launches: Sequence[str]) -> str:
     worst = max(found, key=lambda g: abs((g.value or 0.0) - (g.limit or 0.0)))
-    numbers = sorted({launches.index(g.launch) + 1 for g in found if g.launch in launches})
-    where = ""
-    if len(launches) > 1 and numbers:
-        *others, last = map(str, numbers)
-        which = f"launches {', '.join(others)} and {last}" if others else f"launch {last}"
-        where = f" ({which} of {len(launches)}{', the worst here' if others else ''})"
+    where = _where([i for i, x in enumerate(launches, 1) if any(g.launch == x for g in found)], len(launches))
     return f"{worst.name}{where}: {worst.evidence}" + (f"; {worst.advice}" if worst.advice else "")
+
+
+def _where(numbers: Sequence[int], of: int) -> str:
+    if of < 2 or not numbers:
+        return ""
+    *others, last = map(str, numbers)
+    if not others:
+        return f" (launch {last} of {of})"
+    which = f"all {of} launches" if len(numbers) == of else f"launches {', '.join(others)} and {last} of {of}"
+    return f" ({which}, the worst here)"
 
 
 def _faults(case: Case, launches: Sequence[StoredLaunch]) -> tuple[str, ...]:

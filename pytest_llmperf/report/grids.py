@@ -175,28 +175,23 @@ def curve(item: Curve) -> Grid:
 
 
 def history(item: History) -> Grid:
-    """Stored launches, oldest first; the note says where an epoch began and where the level moved."""
-    columns = (
-        Column("recorded"), Column("value", right=True), Column("repetitions", drop=1), Column("version", drop=3),
-        Column("host", drop=4), Column("note", drop=2),
-    )  # fmt: skip
+    """Stored launches, oldest first, with the range of their repetitions; the note says where an epoch began and where
+    the level moved."""
     moved = {c.index: f"{percent(c.change, signed=True)} {clean(c.reason)}".strip() for c in item.changes}
-    rows = []
-    for i, p in enumerate(item.points):
-        note = moved.get(i) or ("new epoch" if i and p.epoch != item.points[i - 1].epoch else "")
-        rows.append(
-            Row(
-                (
-                    clean(p.recorded.replace("T", " ").replace(":00Z", "")),
-                    number(p.value),
-                    interval(p.spread),
-                    clean(p.version),
-                    clean(p.host),
-                    note,
-                )
-            )
-        )
-    return Grid(columns, tuple(rows))
+
+    def note(i: int) -> str:
+        return moved.get(i) or ("new epoch" if i and item.points[i].epoch != item.points[i - 1].epoch else "")
+
+    columns = (
+        (Column("recorded"), [clean(p.recorded[:16].replace("T", " ")) for p in item.points]),
+        (Column("value", right=True), [number(p.value) for p in item.points]),
+        (Column("range", drop=1), [interval(p.spread) for p in item.points]),
+        (Column("version", drop=3), [clean(p.version) for p in item.points]),
+        (Column("host", drop=4), [clean(p.host) for p in item.points]),
+        (Column("note", drop=2), [note(i) for i in range(len(item.points))]),
+    )
+    said = [(column, cells) for column, cells in columns if any(cells)]
+    return Grid(tuple(c for c, _ in said), tuple(map(Row, zip(*(cells for _, cells in said), strict=True))))
 
 
 def sweep_title(item: Sweep) -> str:
