@@ -17,7 +17,7 @@ from pytest_llmperf.report.grids import Grid
 from pytest_llmperf.report.layout import ASCII, STYLES, UNICODE, Glyphs
 from pytest_llmperf.report.live import LiveLine
 from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord
-from pytest_llmperf.report.text import clean, plural, seconds, settings
+from pytest_llmperf.report.text import clean, number, plural, seconds, settings
 
 __all__ = ["LiveLine", "render"]
 
@@ -104,8 +104,10 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
         yield from _server(server, page, verbose)
         for result in results:
             yield next(remaining)
-            if verbose:
-                yield from page.table(grids.launches(result))
+            for launch in result.launches if verbose else ():
+                values = " ".join(map(number, launch.values))
+                said = f"launch {launch.id}, {launch.role}: {number(launch.value)}, repetitions {values}"
+                yield from page.gutter(said, "dim", hang=2)
     for result in ordered:
         if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
