@@ -57,9 +57,9 @@ def ours(port: int, requests: int, tokens: int, concurrency: int) -> Values:
     def play(count: int) -> Any:
         if concurrency > 1:
             work = Workload(output_tokens=tokens, concurrency=concurrency, requests=count, **common)
-            return load(to, work, seed="b", say=lambda text: None, reuse=ledger, limits=quiet)
+            return load(to, work, seed="b", reuse=ledger, limits=quiet)
         work = Workload(output_tokens=tokens, repetitions=count, **common)
-        return stream(to, work, seed="b", say=lambda text: None, reuse=ledger, limits=quiet)
+        return stream(to, work, seed="b", reuse=ledger, limits=quiet)
 
     play(concurrency)
     cpu = time.process_time()

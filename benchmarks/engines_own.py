@@ -103,7 +103,7 @@ def ours(engine: str, endpoint: Endpoint, requests: int, seed: str) -> tuple[lis
     config = ServerConfig(engine, "tiny")
     connection = Connection(endpoint, "tiny", adapter, config, seed, counters)
     work = Workload(PROMPT, OUTPUT, repetitions=requests, precision=0.0)
-    run = stream(connection, work, seed=seed, say=lambda text: None, reuse=PromptLedger())
+    run = stream(connection, work, seed=seed, reuse=PromptLedger())
     if run.measurement.invalid:
         raise SystemExit("\n".join(run.measurement.invalid))
     counted = run.measurement.evidence["counters"].get("generation_tokens")

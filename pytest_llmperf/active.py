@@ -31,8 +31,8 @@ class Active:
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self._config = config
         self._options = options
-        self._progress = console.Progress(config)
-        self._session = config.stash[SESSION] = Session(config, options, self._progress.say)
+        self._status = console.Status(config)
+        self._session = config.stash[SESSION] = Session(config, options, self._status.say, self._status.measuring)
         self._rounds = Rounds(self._session.tests, self._session, options.launches, options.confirm)
         self._plan = Plan({})
         self._ending: Ending | None = None
@@ -106,7 +106,7 @@ class Active:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        self._progress.clear()
+        self._status.clear()
         test = self._session.tests.get(item.nodeid)
         if test is not None and (report.when == "call" or report.failed):
             conclude(test, item, report, call.excinfo.value if call.excinfo else None)
@@ -114,7 +114,7 @@ class Active:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
-        self._progress.clear()
+        self._status.clear()
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
         outcome = str(report.outcome)
@@ -143,7 +143,7 @@ class Active:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         notices = self._session.close()
-        self._progress.clear()
+        self._status.clear()
         if self._ending is None:
             self._config.workeroutput[_NOTICES] = notices  # type: ignore[attr-defined]
             return

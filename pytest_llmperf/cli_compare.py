@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmperf.baselines.compare import LEVEL, Compared, compare
-from pytest_llmperf.cli_common import print_table, say
-from pytest_llmperf.report import jsonfile
-from pytest_llmperf.report.text import number, percent
+from pytest_llmperf.cli_common import console, say
+from pytest_llmperf.report import jsonfile, layout
+from pytest_llmperf.report.grids import Column, Grid, Row
+from pytest_llmperf.report.summary import short_names
+from pytest_llmperf.report.text import clean, number, percent
 
 _WORDS = {"passed": "no credible difference", "regressed": "worse", "improved": "better", "invalid": "not comparable"}
-_COLUMNS = ("test", "engine", "metric", "A", "B", "unit", "B / A - 1", "launches", "sees", "verdict")
+_TONES = {"regressed": "worse", "improved": "better", "invalid": "failed"}
+_COLUMNS = (
+    Column("test"), Column("engine", drop=8), Column("metric", drop=7), Column("A", right=True),
+    Column("B", right=True), Column("unit", drop=1), Column("B / A - 1", right=True, toned=True),
+    Column("launches", drop=3), Column("sees", right=True, drop=2), Column("verdict", toned=True),
+)  # fmt: skip
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Exit code 1 when any metric is credibly worse, or when the runs have nothing in common."""
     found = compare(jsonfile.load(args.a), jsonfile.load(args.b))
     if found.rows:
-        print_table(_COLUMNS, map(_row, found.rows), right=("A", "B", "B / A - 1", "sees"))
+        _print(found.rows)
         say(f"worse and better are said at a level of {percent(LEVEL)} per metric, launches being the unit")
     for side, keys in (("A", found.only_a), ("B", found.only_b)):
         for test, engine, metric in keys:
@@ -35,8 +44,20 @@ def run(args: argparse.Namespace) -> int:
     return 1 if not found.rows or any(r.verdict == "regressed" for r in found.rows) else 0
 
 
-def _row(r: Compared) -> tuple[str, ...]:
-    return (
-        *(r.test, r.engine, r.metric, number(r.a), number(r.b), r.unit, percent(r.change, signed=True)),
-        *(f"{r.launches[0]} / {r.launches[1]}", percent(r.mde), _WORDS.get(r.verdict, r.verdict)),
+def _print(rows: Sequence[Compared]) -> None:
+    names = short_names(r.test for r in rows)
+    several = len({(r.test, r.engine) for r in rows}) < len(rows)  # then only the metric tells them apart
+    columns = tuple(replace(c, drop=0) if several and c.title == "metric" else c for c in _COLUMNS)
+    out = console()
+    glyphs = layout.UNICODE if out.encoding == "utf-8" else layout.ASCII
+    for line in layout.lines(Grid(columns, tuple(_row(r, names[r.test]) for r in rows)), out.width, glyphs):
+        out.print(line, soft_wrap=True)
+
+
+def _row(r: Compared, name: str) -> Row:
+    cells = (
+        *(name, clean(r.engine), clean(r.metric), number(r.a), number(r.b), clean(r.unit)),
+        *(percent(r.change, signed=True), f"{r.launches[0]} / {r.launches[1]}", percent(r.mde)),
+        _WORDS.get(r.verdict, clean(r.verdict)),
     )
+    return Row(cells, _TONES.get(r.verdict, r.verdict if r.verdict == "inconclusive" else ""))

@@ -1,13 +1,16 @@
-"""``llmperf history [TEST]``: launch values over time, epochs, change points."""
+"""``llmperf history [TEST]``: launch values over time, epochs, change points; in the terminal or as a page."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
 from pytest_llmperf.cli_common import add_folder, folder_of, print_table, say
+from pytest_llmperf.report import jsonfile
 from pytest_llmperf.report.history import ChangePoint, History, HistoryPoint
-from pytest_llmperf.report.text import number, percent
+from pytest_llmperf.report.text import number, percent, plural
 
 _BAR = 40
 
@@ -17,22 +20,36 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", nargs="?", help="Test id, or a part of it (default: all)")
     parser.add_argument("--metric", help="Only this metric")
     parser.add_argument("--engine", help="Only this engine")
+    parser.add_argument("--html", metavar="PATH", type=Path, help="Write one self-contained HTML page instead")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Exit code 1 when nothing is stored that ``args`` ask for."""
     folder = folder_of(args)
-    drawn = 0
+    found = list(_chosen(args, folder))
+    if not found:
+        say(f"no history of {args.test or 'any test'} in {folder}")
+        return 1
+    if args.html:
+        from pytest_llmperf.report import html  # needs the extra "report"
+
+        jsonfile.write(args.html, html.history_page(found))
+        say(f"{plural(len(found), 'series', 'series')} in {args.html}")
+        return 0
+    for told in found:
+        _draw(told)
+    return 0
+
+
+def _chosen(args: argparse.Namespace, folder: Path) -> Iterator[History]:
+    """The histories asked for. Raises ``BaselineError`` for a broken file."""
     for path in store.files(folder, args.engine):
         series = store.read(path)
         if args.test and args.test not in series.test:
             continue
         for metric in history.metrics(series):
             if args.metric in (None, metric):
-                _draw(history.of(series, metric, folder))
-                drawn += 1
-    if not drawn:
-        say(f"no history of {args.test or 'any test'} in {folder}")
-    return 0 if drawn else 1
+                yield history.of(series, metric, folder)
 
 
 def _draw(told: History) -> None:

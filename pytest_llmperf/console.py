@@ -8,12 +8,13 @@ import sys
 
 import pytest
 
+from pytest_llmperf.measure.progress import Progress
 from pytest_llmperf.report import github, terminal
 from pytest_llmperf.report.live import LiveLine
 from pytest_llmperf.report.records import SessionRecord
 
 
-class Progress:
+class Status:
     """One line of progress below what pytest has printed so far, gone before pytest prints on.
 
     Where ``CI`` is set, and with ``-s``, it is plain lines instead. xdist's workers have no terminal: theirs show in
@@ -36,6 +37,11 @@ class Progress:
         """Show ``text``; what stands before the first colon is its subject, whose news may replace each other."""
         if self._line is not None:
             self._line.say(text)
+
+    def measuring(self, test: str, at: Progress) -> None:
+        """Show how far the measurement of ``test`` is."""
+        if self._line is not None:
+            self._line.update(test, at.number, at.most, at.tok_s, at.left_s, at.stage)
 
     def clear(self) -> None:
         """Before pytest prints on: the cursor goes back to where it was."""
@@ -86,5 +92,5 @@ def show(record: SessionRecord, reporter: pytest.TerminalReporter) -> None:
         )
     )
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        for line in github.annotations(record):
+        for line in github.annotations(record, github.folder_in_checkout(reporter.config.rootpath, os.environ)):
             writer.line(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
 from pytest_llmperf.gating import Baseline, Judge
 from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.progress import Progress
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options, nearest
 from pytest_llmperf.server.config import ServerConfig
@@ -34,10 +35,18 @@ if TYPE_CHECKING:
 class Session:
     """One per process (the controller's collects nothing under xdist; each worker has its own)."""
 
-    def __init__(self, config: pytest.Config, options: Options, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        options: Options,
+        say: Callable[[str], None],
+        measuring: Callable[[str, Progress], None],
+    ) -> None:
+        """``say`` is told what starts, ``measuring`` how far the measurement of a test is."""
         self._config = config
         self.options = options
         self.say = say
+        self._measuring = measuring
         self.engines: dict[str, Engine] = dict(builtin())
         for found in config.hook.pytest_llmperf_engines(config=config):
             self.engines.update(_by_name(found))
@@ -199,10 +208,11 @@ class Session:
         nonce = session_nonce() if launch.reused or launch.attached else ""
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
         run = load if workload.concurrency > 1 or workload.rate is not None else stream
+        say = partial(self._measuring, test.in_round)
         with measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
             started = time.monotonic()
-            result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=self.say, reuse=ledger)
+            result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
         if result.measurement.invalid:
             server.check()  # its death explains a broken request, and is no property of the measurement

@@ -34,7 +34,7 @@ class Gated:
         """Take one launch's values; the same launch again replaces what it gave before."""
         side = self.confirmed if round_.role == "confirm" else self.screened
         side[:] = [x for x in side if x.id != launch.id] + [launch]
-        self._guards[launch.id] = tuple(guards)
+        self._guards[launch.id] = tuple(replace(g, launch=launch.id) for g in guards)
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -90,6 +90,14 @@ class PerfTest:
     def suspect(self) -> bool:
         """A metric lies outside its band on the first look and waits for fresh launches."""
         return any(g.suspect for g in self.gated.values())
+
+    @property
+    def in_round(self) -> str:
+        """Its name and which of its launches this is: ``test_x[sglang], launch 2/3``, ``..., confirming 1/2``."""
+        name = self.nodeid.partition("::")[2] or self.nodeid
+        which = {"screen": "launch", "confirm": "confirming"}[self.round.role]
+        several = self.round.of > 1 or self.round.role == "confirm"
+        return f"{name}, {which} {self.round.index + 1}/{self.round.of}" if several else name
 
     def begin(self, round_: Round) -> None:
         self.round = round_

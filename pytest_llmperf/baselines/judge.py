@@ -94,13 +94,36 @@ def judge(
         result = _with_target(case, deciding, result, prior)
     except ValueError as error:  # a level, target or max_regression that makes no sense
         raise ConfigError(f"{case.nodeid}: {case.metric.name} cannot be judged: {error}") from error
-    tripped = [g for g in guards if g.tripped]
-    if tripped:
-        said = tuple(f"{g.name}: {g.evidence}" + (f"; {g.advice}" if g.advice else "") for g in tripped)
-        return Judgement(replace(result, verdict="inconclusive", reasons=said + result.reasons))
+    if tripped := _tripped(guards, [x.id for x in deciding]):
+        return Judgement(replace(result, verdict="inconclusive", reasons=tripped + result.reasons))
     if result.verdict == "suspect":
         return Judgement(replace(result, verdict="inconclusive"), suspect=True)
     return Judgement(result)
+
+
+def _tripped(guards: Sequence[Guard], launches: Sequence[str]) -> tuple[str, ...]:
+    """One line for each guard that tripped: where on several launches, their numbers and the worst one's evidence."""
+    by_name: dict[str, list[Guard]] = {}
+    for guard in guards:
+        if guard.tripped:
+            by_name.setdefault(guard.name, []).append(guard)
+    return tuple(_said(found, launches) for found in by_name.values())
+
+
+def _said(found: Sequence[Guard], launches: Sequence[str]) -> str:
+    worst = max(found, key=lambda g: abs((g.value or 0.0) - (g.limit or 0.0)))
+    where = _where([i for i, x in enumerate(launches, 1) if any(g.launch == x for g in found)], len(launches))
+    return f"{worst.name}{where}: {worst.evidence}" + (f"; {worst.advice}" if worst.advice else "")
+
+
+def _where(numbers: Sequence[int], of: int) -> str:
+    if of < 2 or not numbers:
+        return ""
+    *others, last = map(str, numbers)
+    if not others:
+        return f" (launch {last} of {of})"
+    which = f"all {of} launches" if len(numbers) == of else f"launches {', '.join(others)} and {last} of {of}"
+    return f" ({which}, the worst here)"
 
 
 def _faults(case: Case, launches: Sequence[StoredLaunch]) -> tuple[str, ...]:

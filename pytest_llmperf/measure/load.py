@@ -21,6 +21,7 @@ from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
 from pytest_llmperf.measure.nvml import GpuReader
 from pytest_llmperf.measure.outcome import Outcome, finish
+from pytest_llmperf.measure.progress import Progress, Say, silent
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import is_steady
@@ -30,15 +31,13 @@ from pytest_llmperf.measure.traffic import speculation
 from pytest_llmperf.measure.watch import Watch, quiet
 from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, slices, window_values
 
-Say = Callable[[str], None]
-
 
 def load(
     connection: Connection,
     workload: Workload,
     *,
     seed: str,
-    say: Say = print,
+    say: Say = silent,
     reuse: PromptLedger | None = None,
     limits: Limits = DEFAULT,
     gpus: GpuReader | None = None,
@@ -47,7 +46,8 @@ def load(
 
     Closed loop: ``concurrency`` streams until ``requests`` (default ``repetitions`` for each stream) were sent or
     ``seconds`` have passed. With ``rate``: Poisson arrivals for ``seconds`` or until there were ``requests`` of them
-    (default ten times ``repetitions``). The other arguments and the errors are those of ``stream``.
+    (default ten times ``repetitions``). ``say`` is called before each wave of the warm-up and before the window. The
+    other arguments and the errors are those of ``stream``.
     """
     ledger = reuse if reuse is not None else PromptLedger()
     with Asker(connection, workload, seed=seed, ledger=ledger, limits=limits) as asker:
@@ -60,6 +60,7 @@ def load(
         each_s = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
         play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, each_s)
         swarm = Swarm(asker.target, limits, connection.check)
+        say(Progress("window", 1, 1, left_s=_likely_s(workload, each_s)))
         with quiet(), Watch(connection, limits, gpus) as watch:
             finished = play(swarm)
         return _conclude(asker, warmup, watch, _parse(asker, finished))
@@ -82,9 +83,11 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         streams = max(streams, math.ceil(work.rate * outcomes[0].timing.e2e_ms / 1e3))
     decode: list[float] = []
     ttft: list[float] = []
+    tok_s: float | None = None
     steady = any(o.problems for o in outcomes)
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
         calls = [asker.call("warmup") for _ in range(streams)]
+        say(Progress("warm-up", len(decode) + 1, limits.warmup_requests, tok_s))
         swarm = Swarm(asker.target, limits, asker.connection.check)
         with quiet():
             finished = swarm.closed_loop(iter(calls), streams)
@@ -94,11 +97,10 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         if len(timings) < len(wave):
             break
         decode.append(float(np.median([pace(t) for t in timings])))
+        tok_s = decode[-1] * streams
         ttft.append(float(np.median([t.ttft_ms for t in timings])))
         steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
-    seconds = time.monotonic() - start
-    say(f"warm-up: {len(outcomes)} requests in {seconds:.1f} s" + ("" if steady else ", not steady"))
-    return Warmup(len(outcomes), seconds, steady, tuple(decode)), outcomes
+    return Warmup(len(outcomes), time.monotonic() - start, steady, tuple(decode)), outcomes
 
 
 Play = Callable[[Swarm], list[Finished]]
@@ -136,6 +138,15 @@ def _open_loop(asker: Asker) -> Play:
     after = list(itertools.islice(times, most))
     built = [asker.call("measured") for _ in after]
     return lambda swarm: swarm.open_loop(built, after)
+
+
+def _likely_s(work: Workload, each_s: float) -> float:
+    """How long the load will take, when a request takes ``each_s``."""
+    ends = [work.seconds] if work.seconds is not None else []
+    if work.requests is not None or not ends:
+        count = work.requests or work.repetitions * (work.concurrency if work.rate is None else 10)
+        ends.append(count / work.rate if work.rate else (count / work.concurrency - 1) * each_s)
+    return max(min(ends), 0.0) + each_s
 
 
 def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]) -> Run:

@@ -90,7 +90,8 @@ class Workload:
 
 @dataclass(frozen=True)
 class Guard:
-    """One check that ran beside the measurement. ``tripped`` makes a verdict inconclusive; ``evidence`` says why."""
+    """One check that ran beside the measurement. ``tripped`` makes a verdict inconclusive; ``evidence`` says why.
+    ``launch`` is the id of the launch it ran on, once several are judged together."""
 
     name: str
     tripped: bool
@@ -98,6 +99,7 @@ class Guard:
     advice: str = ""
     value: float | None = None
     limit: float | None = None
+    launch: str = ""
 
 
 @dataclass(frozen=True)

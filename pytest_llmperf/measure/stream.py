@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
 from pytest_llmperf.measure.nvml import GpuReader
 from pytest_llmperf.measure.outcome import Outcome
+from pytest_llmperf.measure.progress import Progress, Say, silent
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import hiccups, is_steady, relative_error
@@ -24,24 +26,23 @@ from pytest_llmperf.measure.timing import Timing, pace
 from pytest_llmperf.measure.traffic import difference, settled, speculation
 from pytest_llmperf.measure.watch import Watch, quiet
 
-Say = Callable[[str], None]
-
 
 def stream(
     connection: Connection,
     workload: Workload,
     *,
     seed: str,
-    say: Say = print,
+    say: Say = silent,
     reuse: PromptLedger | None = None,
     limits: Limits = DEFAULT,
     gpus: GpuReader | None = None,
 ) -> Run:
     """Measure ``workload`` one request at a time.
 
-    ``seed`` names the test: it decides the prompts. ``reuse`` is the ledger of this server's life, None for a server
-    that nothing else was sent to. ``gpus`` replaces NVML. Raises ``ServerDiedError`` when the server dies and
-    ``MeasurementError`` when no request can be built; whatever else goes wrong is in ``Run.measurement.invalid``.
+    ``seed`` names the test: it decides the prompts. ``say`` is called before each request. ``reuse`` is the ledger of
+    this server's life, None for a server that nothing else was sent to. ``gpus`` replaces NVML. Raises
+    ``ServerDiedError`` when the server dies and ``MeasurementError`` when no request can be built; whatever else goes
+    wrong is in ``Run.measurement.invalid``.
     """
     ledger = reuse if reuse is not None else PromptLedger()
     with Asker(connection, workload, seed=seed, ledger=ledger, limits=limits) as asker:
@@ -52,7 +53,7 @@ def stream(
         most = max(workload.repetitions, workload.max_repetitions) if workload.precision > 0 else workload.repetitions
         calls = [asker.call("measured") for _ in range(most)]
         with quiet(), Watch(connection, limits, gpus) as watch:
-            outcomes, counters = _repeat(asker, calls, watch.counters)
+            outcomes, counters = _repeat(asker, calls, watch.counters, say)
         return _conclude(asker, warmup, watch, outcomes, counters)
 
 
@@ -64,6 +65,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     outcomes: list[Outcome] = []
     steady = False
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
+        say(Progress("warm-up", len(decode) + 1, limits.warmup_requests, decode[-1] if decode else None))
         outcomes += [asker.ask(asker.call("warmup"))] if outcomes else asker.calibrate()
         times = outcomes[-1].timing
         if times is None:
@@ -72,12 +74,12 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         decode.append(pace(times))
         ttft.append(times.ttft_ms)
         steady = is_steady(decode, limits.steady_decode) and is_steady(ttft, limits.steady_ttft)
-    seconds = time.monotonic() - start
-    say(f"warm-up: {len(outcomes)} requests in {seconds:.1f} s" + ("" if steady else ", not steady"))
-    return Warmup(len(outcomes), seconds, steady, tuple(decode)), outcomes
+    return Warmup(len(outcomes), time.monotonic() - start, steady, tuple(decode)), outcomes
 
 
-def _repeat(asker: Asker, calls: Sequence[Call], before: Counters | None) -> tuple[list[Outcome], list[Counters]]:
+def _repeat(
+    asker: Asker, calls: Sequence[Call], before: Counters | None, say: Say
+) -> tuple[list[Outcome], list[Counters]]:
     """At least ``repetitions`` of the calls, then more until the mean is known to ``precision``; stops at a failure.
 
     Also what the engine counted during each, when it speculates.
@@ -88,6 +90,7 @@ def _repeat(asker: Asker, calls: Sequence[Call], before: Counters | None) -> tup
     rates: list[float] = []
     speculates = before is not None and bool(before.drafts or before.acceptance_length)
     for call in calls:
+        say(_reached(asker, rates, len(calls), time.monotonic() - start))
         outcome = asker.ask(call)
         outcomes.append(outcome)
         if outcome.timing is None:
@@ -101,6 +104,17 @@ def _repeat(asker: Asker, calls: Sequence[Call], before: Counters | None) -> tup
         if len(outcomes) >= work.repetitions and (relative_error(rates) <= work.precision or late):
             break
     return outcomes, counted
+
+
+def _reached(asker: Asker, rates: Sequence[float], most: int, spent_s: float) -> Progress:
+    """Before the next repetition; the time left is the most it can be, since a well-known mean ends it earlier."""
+    done = len(rates)
+    if not done:
+        return Progress("repetition", 1, most)
+    each_s = spent_s / done
+    least = each_s * (asker.workload.repetitions - done)
+    left_s = max(least, min(each_s * (most - done), asker.limits.measure_s - spent_s), 0.0)
+    return Progress("repetition", done + 1, most, statistics.median(rates), left_s)
 
 
 def _values(timings: Sequence[Timing], counted: Sequence[Counters]) -> dict[str, tuple[float, ...]]:

@@ -4,8 +4,11 @@ A stranger's text (test names, engines' messages) can neither leave its table ce
 workflow command.
 """
 
+import os
+import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from pytest_llmperf.report import grids
 from pytest_llmperf.report import summary as words
@@ -143,15 +146,26 @@ def _tuning(session: SessionRecord) -> Iterator[str]:
         yield from table(grid)
 
 
-def annotations(session: SessionRecord) -> list[str]:
+def folder_in_checkout(rootdir: Path, environ: Mapping[str, str]) -> str:
+    """Where ``rootdir`` lies in the repository, ``.`` at its top: GitHub knows files by their path from there.
+
+    The top is the nearest folder with a ``.git``; in a workspace without one ``GITHUB_WORKSPACE``.
+    """
+    workspace = Path(environ.get("GITHUB_WORKSPACE") or rootdir)
+    top = next((f for f in (rootdir, *rootdir.parents) if (f / ".git").exists()), workspace)
+    folder = os.path.relpath(rootdir, top).replace(os.sep, "/")
+    return "." if folder.split("/")[0] == ".." else folder
+
+
+def annotations(session: SessionRecord, folder: str = ".") -> list[str]:
     """Workflow commands to print, each on a line of its own: an error for what fails a test, a warning for what could
     not be judged, a notice for an improvement; worst first, since GitHub shows ``MOST_ANNOTATIONS`` of a level and
-    drops the others without a word. Paths are as the records have them, relative to the rootdir."""
+    drops the others without a word. ``folder`` is the rootdir's, to which paths are relative, in the repository."""
     out: list[str] = []
     for level in ("error", "warning", "notice"):
         found = [r for r in words.worst_first(session.results) if _level(r) == level]
         shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
-        out += [_annotation(r) for r in shown]
+        out += [_annotation(r, folder) for r in shown]
         if len(shown) < len(found):
             out.append(f"::{level} title=llmperf::{len(found) - len(shown)} more in the job's summary")
     return out
@@ -162,9 +176,13 @@ def _level(result: Result) -> str:
     return "" if state in words.FINE else _LEVELS.get(state, "error")
 
 
-def _annotation(result: Result) -> str:
+def _annotation(result: Result, folder: str) -> str:
     path, line = words.place(result)
-    fields = {"file": path, **({"line": str(line)} if line else {}), "title": f"llmperf: {words.verdict(result)}"}
+    fields = {
+        "file": posixpath.normpath(posixpath.join(folder, path)),
+        **({"line": str(line)} if line else {}),
+        "title": f"llmperf: {words.verdict(result)}",
+    }
     said = f"{clean(result.nodeid)} ({clean(result.engine)}, {clean(result.metric)}): {words.headline(result)}"
     differs = [f"{clean(d.name)}: {clean(d.baseline)} -> {clean(d.now)}" for d in result.differences]
     text = "\n".join([said, *words.remarks(result), *differs])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_llmperf.report import summary
 from pytest_llmperf.report.history import History
 from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import clean, interval, number, percent, ratio, ratios
+from pytest_llmperf.report.text import MISSING, clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report.tuning import Curve, Effect, Gap, Sweep
 
 
@@ -41,31 +41,35 @@ class Grid:
 
 
 _RESULT: Sequence[tuple[Column, Callable[[Result], str]]] = (
-    (Column("metric", drop=7), lambda r: clean(r.metric)),
+    (Column("metric", drop=9), lambda r: clean(r.metric)),
     (Column("value", right=True), lambda r: number(r.value)),
-    (Column("unit", drop=8), lambda r: clean(r.unit)),
+    (Column("unit", drop=5), lambda r: clean(r.unit)),
     (Column("band", drop=2), lambda r: interval(r.band)),
-    (Column("baseline", right=True, drop=6), lambda r: number(r.baseline.value if r.baseline else None)),
-    (Column("k", right=True, drop=3), summary.behind),
-    (Column("target", right=True, drop=5), lambda r: number(r.target)),
+    (Column("baseline", right=True, drop=8), lambda r: number(r.baseline.value if r.baseline else None)),
+    (Column("k", right=True, drop=7), summary.behind),
+    (Column("target", right=True, drop=6), lambda r: number(r.target)),
     (Column("change", right=True, drop=1, toned=True), lambda r: percent(r.change, signed=True)),
     (Column("verdict", toned=True), summary.word),
     (Column("MDE", right=True, drop=4), summary.detectable),
 )
+#: Shown whatever is in them.
+_ALWAYS = frozenset({"value", "verdict"})
 
 
 def results(items: Sequence[Result], names: Mapping[str, str]) -> Grid:
-    """One row a result; the target's column only where a result has one, the metric's kept longest where it alone
-    tells two rows of a test apart. ``names`` shortens node ids."""
-    several = len({r.nodeid for r in items}) < len(items)
+    """One row a result; a column only where it says something of one, the metric's kept longest where it alone tells
+    two rows of a test apart. ``names`` shortens node ids."""
+    several = len({(r.nodeid, r.server) for r in items}) < len(items)
     chosen = [
-        (replace(c, drop=0) if c.title == "metric" and several else c, f)
+        (replace(c, drop=0) if c.title == "metric" and several else c, cells)
         for c, f in _RESULT
-        if c.title != "target" or any(r.target is not None for r in items)
+        if set(cells := [f(r) for r in items]) != {MISSING} or c.title in _ALWAYS
     ]
     return Grid(
         (Column("test"), *(c for c, _ in chosen)),
-        tuple(Row((names[r.nodeid], *(f(r) for _, f in chosen)), summary.state(r)) for r in items),
+        tuple(
+            Row((names[r.nodeid], *(cells[i] for _, cells in chosen)), summary.state(r)) for i, r in enumerate(items)
+        ),
     )
 
 
@@ -171,28 +175,23 @@ def curve(item: Curve) -> Grid:
 
 
 def history(item: History) -> Grid:
-    """Stored launches, oldest first; the note says where an epoch began and where the level moved."""
-    columns = (
-        Column("recorded"), Column("value", right=True), Column("repetitions", drop=1), Column("version", drop=3),
-        Column("host", drop=4), Column("note", drop=2),
-    )  # fmt: skip
+    """Stored launches, oldest first, with the range of their repetitions; the note says where an epoch began and where
+    the level moved."""
     moved = {c.index: f"{percent(c.change, signed=True)} {clean(c.reason)}".strip() for c in item.changes}
-    rows = []
-    for i, p in enumerate(item.points):
-        note = moved.get(i) or ("new epoch" if i and p.epoch != item.points[i - 1].epoch else "")
-        rows.append(
-            Row(
-                (
-                    clean(p.recorded.replace("T", " ").replace(":00Z", "")),
-                    number(p.value),
-                    interval(p.spread),
-                    clean(p.version),
-                    clean(p.host),
-                    note,
-                )
-            )
-        )
-    return Grid(columns, tuple(rows))
+
+    def note(i: int) -> str:
+        return moved.get(i) or ("new epoch" if i and item.points[i].epoch != item.points[i - 1].epoch else "")
+
+    columns = (
+        (Column("recorded"), [clean(p.recorded[:16].replace("T", " ")) for p in item.points]),
+        (Column("value", right=True), [number(p.value) for p in item.points]),
+        (Column("range", drop=1), [interval(p.spread) for p in item.points]),
+        (Column("version", drop=3), [clean(p.version) for p in item.points]),
+        (Column("host", drop=4), [clean(p.host) for p in item.points]),
+        (Column("note", drop=2), [note(i) for i in range(len(item.points))]),
+    )
+    said = [(column, cells) for column, cells in columns if any(cells)]
+    return Grid(tuple(c for c, _ in said), tuple(map(Row, zip(*(cells for _, cells in said), strict=True))))
 
 
 def sweep_title(item: Sweep) -> str:

@@ -101,7 +101,7 @@ def _environment() -> jinja2.Environment:
         from pytest_llmperf.report import plots
     except ImportError as e:
         raise ConfigError(
-            "the HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]', or leave out --llmperf-html"
+            "an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]', or ask for none"
         ) from e
 
     def inert(value: Any) -> Any:

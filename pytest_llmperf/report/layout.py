@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -94,15 +94,31 @@ def bar(result: Result, glyphs: Glyphs, width: int = 11) -> str:
 
 
 def with_bars(grid: Grid, items: Sequence[Result], glyphs: Glyphs) -> Grid:
-    """The grid of results with a column of bars after the band's."""
-    at = [c.title for c in grid.columns].index("band") + 1
+    """The grid of results with a column of bars after the band's, where there is a band."""
+    titles = [c.title for c in grid.columns]
+    if "band" not in titles:
+        return grid
+    at = titles.index("band") + 1
     return Grid(
-        (*grid.columns[:at], Column("", drop=9, toned=True), *grid.columns[at:]),
+        (*grid.columns[:at], Column("", drop=10, toned=True), *grid.columns[at:]),
         tuple(
             Row((*row.cells[:at], bar(r, glyphs), *row.cells[at:]), row.tone)
             for row, r in zip(grid.rows, items, strict=True)
         ),
     )
+
+
+def with_one_unit(grid: Grid) -> Grid:
+    """The grid of results with the unit as the value's title, where all rows have one unit: narrower by a column."""
+    titles = [c.title for c in grid.columns]
+    value, at = titles.index("value"), titles.index("unit")
+    units = {row.cells[at] for row in grid.rows}
+    if len(units) != 1:
+        return grid
+    columns = list(grid.columns)
+    columns[value] = replace(columns[value], title=units.pop())
+    del columns[at]
+    return Grid(tuple(columns), tuple(Row((*r.cells[:at], *r.cells[at + 1 :]), r.tone) for r in grid.rows))
 
 
 def lines(grid: Grid, width: int, glyphs: Glyphs) -> list[Text]:

@@ -9,7 +9,10 @@ from typing import TextIO
 
 from rich.cells import set_cell_size
 
+from pytest_llmperf.report.layout import shorten
 from pytest_llmperf.report.text import clean, number, seconds
+
+_LEAST_NAME = 8
 
 
 class LiveLine:
@@ -40,15 +43,19 @@ class LiveLine:
         return cls(stream, mode=mode, width=width or (_width(stream) if mode == "tty" else 80))
 
     def update(
-        self, test: str, repetition: int, of: int | None = None, tok_s: float | None = None, left_s: float | None = None
-    ) -> None:
-        """``test`` is in its ``repetition`` (of ``of``), at ``tok_s`` so far, with ``left_s`` seconds to go."""
-        said = [f"{clean(test)}: repetition {repetition}" + (f"/{of}" if of else "")]
+        self, test: str, at: int, of: int | None = None, tok_s: float | None = None, left_s: float | None = None,
+        stage: str = "repetition",
+    ) -> None:  # fmt: skip
+        """``test`` is ``at`` a repetition (or another stage) of ``of`` at most, at ``tok_s`` so far, with ``left_s``
+        seconds to go at most. On a terminal too narrow for it all, the test's name gives way."""
+        said = [f"{stage} {at}" + (f"/{of}" if of else "")]
         if tok_s is not None:
             said.append(f"{number(tok_s)} tok/s")
         if left_s is not None:
             said.append(f"{seconds(max(left_s, 0.0))} left")
-        self._show(test, ", ".join(said))
+        news = ", ".join(said)
+        room = self._width - len(f"llmperf: : {news}") - 1 if self._mode == "tty" else len(test)
+        self._show(test, f"{shorten(clean(test), max(room, _LEAST_NAME), '..')}: {news}")
 
     def say(self, text: str) -> None:
         """Anything else in progress; what stands before the first colon is its subject, whose news may replace each

@@ -145,26 +145,29 @@ def headline(result: Result) -> str:
 
 def underpowered(result: Result) -> str:
     """What it takes to see a change of ``max_regression``."""
-    more = plural(result.required_launches or 0, "more baseline launch", "more baseline launches")
     return (
         f"underpowered: the smallest {worse(result)} it could have seen, {percent(result.mde)}, is over its "
-        f"max_regression; {more} would mend that"
+        f"max_regression; {plural(result.required_launches or 0, 'stored launch')} would see it"
     )
 
 
 def remarks(result: Result) -> list[str]:
-    """Reasons, tripped guards with their advice, and notes: each one cleaned line."""
+    """Reasons, tripped guards with their advice, and notes: each one cleaned line, nothing said twice."""
     out = [clean(r) for r in result.reasons]
+
+    def told(subject: str) -> bool:
+        return any(re.match(rf"{re.escape(subject)}( \(|:)", reason) for reason in out)
+
     for guard in result.guards:
-        told = any(str(guard.get("evidence")) in reason for reason in result.reasons)
-        if guard.get("tripped") and not told:
+        name = clean(guard.get("name", "guard"))
+        if guard.get("tripped") and not told(name):
             advice = f" ({guard['advice']})" if guard.get("advice") else ""
-            out.append(clean(f"{guard.get('name', 'guard')}: {guard.get('evidence', 'tripped')}{advice}"))
-    if result.host_known is False:
+            out.append(clean(f"{name}: {guard.get('evidence', 'tripped')}{advice}"))
+    if result.host_known is False and not told("other host"):
         out.append("other host: the baseline has no launch on this machine, so its band is wider; recording here helps")
-    if result.required_launches:
+    if result.required_launches and not told("underpowered"):
         out.append(underpowered(result))
-    return out + [clean(n) for n in result.notes]
+    return [*out, *(clean(n) for n in result.notes)]
 
 
 def gating(session: SessionRecord) -> str:

@@ -17,7 +17,7 @@ from pytest_llmperf.report.grids import Grid
 from pytest_llmperf.report.layout import ASCII, STYLES, UNICODE, Glyphs
 from pytest_llmperf.report.live import LiveLine
 from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord
-from pytest_llmperf.report.text import clean, plural, seconds, settings
+from pytest_llmperf.report.text import clean, number, plural, seconds, settings
 
 __all__ = ["LiveLine", "render"]
 
@@ -53,13 +53,15 @@ class _Page:
     def text(self, text: str, style: str = "") -> Text:
         return Text(clean(text, ascii_only=self.glyphs.ascii_only), style)
 
-    def gutter(self, text: Text | str, style: str = "", *, hang: int = 0) -> Iterator[Text]:
-        """Wrapped behind a gutter; lines after the first are indented by ``hang``."""
+    def gutter(self, text: Text | str, style: str = "", *, hang: int = 0, mark: str = "") -> Iterator[Text]:
+        """Wrapped behind a gutter, in whose place the first line has the ``mark``; later lines are indented by
+        ``hang``."""
         whole = self.text(text, style) if isinstance(text, str) else text
         room = max(self.width - 2 - hang, 8)
         for i, line in enumerate(whole.wrap(self._wrapper, room, overflow="fold")):
             line.rstrip()
-            yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), " " * (hang if i else 0), line)
+            first = (f"{mark} ", style) if mark and not i else (f"{self.glyphs.gutter} ", "dim")
+            yield Text.assemble(first, " " * (hang if i else 0), line)
 
     def own(self, text: str, style: str) -> Iterator[Text]:
         """Wrapped words of ours alone, which need no gutter; continued under an indent."""
@@ -93,23 +95,25 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     groups = summary.groups(session)
     ordered = [r for _, results in groups for r in results]
     if ordered:
-        names = summary.short_names(r.nodeid for r in ordered)
-        grid = layout.with_bars(grids.results(ordered, names), ordered, page.glyphs)
-        heading, *rows = page.rows(grid)
+        short = summary.short_names(r.test for r in ordered)  # the engine is said above the rows
+        grid = grids.results(ordered, {r.nodeid: short[r.test] for r in ordered})
+        heading, *rows = page.rows(layout.with_bars(layout.with_one_unit(grid), ordered, page.glyphs))
         yield heading
         remaining = iter(rows)
     for server, results in groups:
         yield from _server(server, page, verbose)
         for result in results:
             yield next(remaining)
-            if verbose:
-                yield from page.table(grids.launches(result))
+            for launch in result.launches if verbose else ():
+                values = " ".join(map(number, launch.values))
+                said = f"launch {launch.id}, {launch.role}: {number(launch.value)}, repetitions {values}"
+                yield from page.gutter(said, "dim", hang=2)
     for result in ordered:
         if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
             yield from _explained(result, session, page, verbose)
     yield from _tuning(session, page)
-    yield from _closing(session, page)
+    yield from _closing(session, page, verbose)
 
 
 def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
@@ -128,7 +132,8 @@ def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
 
 def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     state = summary.state(result)
-    yield page.line(f"{page.glyphs.marks.get(state, '?')} {summary.title(result)}", STYLES.get(state, ""))
+    mark = page.glyphs.marks.get(state, "?")
+    yield from page.gutter(summary.title(result), STYLES.get(state, ""), hang=2, mark=mark)
     yield from page.gutter(summary.headline(result))
     for remark in summary.remarks(result):
         yield from page.bullet(remark)
@@ -141,22 +146,22 @@ def _explained(result: Result, session: SessionRecord, page: _Page, verbose: boo
 def _tuning(session: SessionRecord, page: _Page) -> Iterator[Text]:
     if session.gaps:
         yield Text()
-        yield page.line("gap between engines", "bold")
+        yield from page.gutter("gap between engines", "bold")
         yield from page.table(grids.gaps(session.gaps))
     for sweep in session.sweeps:
         yield Text()
-        yield page.line(grids.sweep_title(sweep), "bold")
+        yield from page.gutter(grids.sweep_title(sweep), "bold", hang=2)
         yield from page.table(grids.sweep(sweep))
     for curve in session.curves:
         yield Text()
-        yield page.line(grids.curve_title(curve), "bold")
+        yield from page.gutter(grids.curve_title(curve), "bold", hang=2)
         yield from page.table(grids.curve(curve))
 
 
-def _closing(session: SessionRecord, page: _Page) -> Iterator[Text]:
+def _closing(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     said = summary.messages(session)
     advice = summary.hints(session)
-    weak = [r for r in session.results if r.verdict == "passed" and r.required_launches]
+    weak = [r for r in session.results if r.verdict == "passed" and r.required_launches and not verbose]
     if said or advice or weak:
         yield Text()
     for result in weak:
@@ -200,7 +205,7 @@ def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
         state = summary.state(result)
         if state not in summary.FINE and state != "improved":
             mark = page.glyphs.marks.get(state, "?")
-            yield from page.gutter(f"{mark} {summary.title(result)}: {summary.headline(result)}", hang=2)
+            yield from page.gutter(f"{summary.title(result)}: {summary.headline(result)}", hang=2, mark=mark)
     for server in session.servers:
         for failure in server.failures:
             yield from page.gutter(f"{summary.label(server)} could not start: {clean(failure)}", hang=2)

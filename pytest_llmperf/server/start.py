@@ -101,7 +101,7 @@ def _run(
         controller=os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else None,
     )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         _write_provenance(path, launch_id, config, plan, lease)
         process = EngineProcess(spec)
     except OSError as e:
@@ -140,6 +140,13 @@ def _run(
         notes=(*notes, *(mismatch_text(m) for m in mismatches), *plan.notes),
     )
     return Server(launch, engine, OwnLife(process, log, engine), log, mismatches)
+
+
+def _make_folder(path: Path) -> None:
+    """The logs' folder; a new one keeps itself out of git, as pytest's cache does."""
+    if not path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".gitignore").write_text("*\n", encoding="utf-8")
 
 
 def _write_provenance(log: Path, launch_id: str, config: ServerConfig, plan: Recipe, lease: Lease) -> None:

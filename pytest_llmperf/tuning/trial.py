@@ -70,7 +70,7 @@ def fight(
             if now.side is None:
                 return duel
             side, launches = sides[now.side]
-            values = _one_launch(side, workload, metric, say)
+            values = _one_launch(side, workload, metric)
             launches.append(values)
             say(f"{side.label}: launch {len(launches)} of at most {budget}: {number(location(values))} {metric.unit}")
     except (LaunchError, MeasurementError) as error:
@@ -81,11 +81,11 @@ def fight(
         b.pool.close()
 
 
-def _one_launch(side: Side, workload: Workload, metric: Metric, say: Callable[[str], None]) -> tuple[float, ...]:
+def _one_launch(side: Side, workload: Workload, metric: Metric) -> tuple[float, ...]:
     """Start, measure, stop. Raises ``LaunchError`` or ``MeasurementError`` that names the side."""
     try:
         server = side.pool.get(side.config)
-        run = _measure(side, server, workload, say)
+        run = _measure(side, server, workload)
         values: tuple[float, ...] = getattr(run, metric.name).values
     except AttributeError as error:
         raise MeasurementError(f"{side.label}: {error}") from error
@@ -96,7 +96,7 @@ def _one_launch(side: Side, workload: Workload, metric: Metric, say: Callable[[s
     return values
 
 
-def _measure(side: Side, server: Server, workload: Workload, say: Callable[[str], None]) -> object:
+def _measure(side: Side, server: Server, workload: Workload) -> object:
     launch = server.launch
     connection = Connection(
         endpoint=launch.endpoint,
@@ -112,4 +112,4 @@ def _measure(side: Side, server: Server, workload: Workload, say: Callable[[str]
     )
     run = load if workload.concurrency > 1 else stream
     with measuring(side.pool.settings.state_dir):
-        return run(connection, workload, seed=f"ab:{launch.id}", say=say)
+        return run(connection, workload, seed=f"ab:{launch.id}")

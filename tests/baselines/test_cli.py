@@ -184,6 +184,12 @@ def test_history_draws_launches_and_changes(project: Path, capsys: pytest.Captur
     assert out.count("•") == 8
     assert "unannounced" in out
     assert "0.5.17" in out
+    assert cli.main(["history", "--html", "out/trend.html"]) == 0
+    assert "1 series in out/trend.html" in capsys.readouterr().out
+    page = Path("out/trend.html").read_text()
+    assert page.count("<svg") == 1
+    assert page.count('<tr class="">') == 8
+    assert all(said in page for said in ("test_<wbr>single_<wbr>stream", "decode_tok_s", "0.5.17"))
     assert cli.main(["history", "--metric", "ttft_ms"]) == 1
     assert cli.main(["history", "--engine", "vllm"]) == 1
 

@@ -148,6 +148,23 @@ def test_a_tripped_guard_makes_any_verdict_inconclusive(value: float) -> None:
     assert len(judgement.result.guards) == 2
 
 
+def test_a_guard_that_tripped_on_several_launches_is_said_once() -> None:
+    launches = [replace(at(82.4), id=f"l{i}") for i in (1, 2, 3)]
+    busy = [
+        Guard("server starved", share > 0.05, f"waited {share:.0%}", "pin it", share, 0.05, launch=x.id)
+        for x, share in zip(launches, (0.06, 0.01, 0.09), strict=True)
+    ]
+    hot = Guard("gpu temperature", True, "91 C", "check cooling", 91, 90, launch="l2")
+    said = judged(launches, guards=[*busy, hot]).result.reasons[:3]
+    assert said[0] == "server starved (launches 1 and 3 of 3, the worst here): waited 9%; pin it"
+    assert said[1] == "gpu temperature (launch 2 of 3): 91 C; check cooling"
+    assert "waited" not in said[2]
+    [every] = judged(
+        launches, guards=[replace(g, tripped=True, value=max(0.07, g.value or 0)) for g in busy]
+    ).result.reasons[:1]
+    assert every.startswith("server starved (all 3 launches, the worst here): waited 9%")
+
+
 def test_an_invalid_measurement_is_invalid_whatever_the_numbers() -> None:
     result = judged([at(82.4)], invalid=["3 of 5 requests were short"]).result
     assert (result.verdict, result.reasons) == ("invalid", ("3 of 5 requests were short",))

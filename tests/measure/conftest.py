@@ -67,7 +67,6 @@ def measure() -> Measure:
             connection_to(server, **(connection or {})),
             Workload(**asked),
             seed=seed,
-            say=lambda text: None,
             reuse=reuse,
             limits=limits,
             gpus=gpus,

@@ -20,9 +20,7 @@ ONE_WAVE = Limits(warmup_requests=1)
 
 def run_load(server: FakeServer, connection: dict[str, Any] | None = None, **workload: Any) -> Run:
     asked = {"prompt_tokens": 16, "output_tokens": 24, "concurrency": 4, **workload}
-    return load(
-        connection_to(server, **(connection or {})), Workload(**asked), seed="x", say=lambda t: None, limits=ONE_WAVE
-    )
+    return load(connection_to(server, **(connection or {})), Workload(**asked), seed="x", limits=ONE_WAVE)
 
 
 def measured(server: FakeServer, run: Run) -> list[dict[str, Any]]:

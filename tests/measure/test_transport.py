@@ -128,7 +128,6 @@ def test_tls_is_verified_and_keeps_the_kernels_stamps(
         connection_to(server, endpoint=endpoint),
         Workload(16, 8, concurrency=3, requests=6),
         seed="x",
-        say=lambda t: None,
     )
     assert not many.measurement.invalid
     assert many.stream_tok_s == pytest.approx(100, rel=0.2)
@@ -175,7 +174,7 @@ def test_an_interrupt_leaves_nothing_open(fake_server: StartFake, measure: Measu
     def run() -> Run:
         if many:
             work = Workload(16, 50, concurrency=3, requests=60)
-            return load(connection_to(server), work, seed="x", say=lambda t: None, limits=ONE_WARMUP)
+            return load(connection_to(server), work, seed="x", limits=ONE_WARMUP)
         return measure(server, output_tokens=50, repetitions=60)
 
     threading.Thread(target=interrupt).start()

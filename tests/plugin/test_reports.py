@@ -31,9 +31,9 @@ def test_a_gated_run(recorded: Project) -> None:
         "llmperf: gate; sglang; baselines in */baselines",
         "llmperf: 1 test on 1 server, 1 gated metric",
         "*= llmperf =*",
-        "*test*value*band*baseline*k*change*verdict*MDE*",
+        "*test*tok/s*band*baseline*k*change*verdict*MDE*",
         "*sglang fake-model*1 launch, start-up *",
-        "*test_decode?sglang?*[*,*]*250.0*3*passed*%",
+        "*test_decode *[*,*]*250.0*3*passed*%",
         "llmperf: 1 passed; 1 metric gated at alpha 1.0% each (1.0% for the session); 1 launch; *",
     ])  # fmt: skip
     session = recorded.report["session"]
@@ -89,8 +89,9 @@ def test_on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     summary.write_text("what an earlier step said\n")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path.parent))
     result = project.run_here()
-    result.stdout.fnmatch_lines(["::error file=test_perf.py,line=8,title=llmperf*::*test_decode*"])
+    result.stdout.fnmatch_lines([f"::error file={project.path.name}/test_perf.py,line=8,title=llmperf*::*test_decode*"])
     text = summary.read_text()
     assert text.startswith("what an earlier step said\n## LLM performance\n")
     assert "no baseline" in text
@@ -177,8 +178,8 @@ def test_the_live_line_leaves_what_pytest_prints_as_it_was(
     project.suite(TARGETED + "\n\ndef test_plain(): pass\n")
     out = on_a_terminal(project, *args)
     assert "llmperf: sglang fake-model: " in out
-    assert "llmperf: warm-up: " in out
-    seen = [line for line in screen(out) if line.startswith(("test_perf.py", "llmperf: sglang", "llmperf: warm"))]
+    assert "llmperf: test_decode[sglang]: warm-up 1/" in out
+    seen = [line for line in screen(out) if line.startswith(("test_perf.py", "llmperf: sglang", "llmperf: test_"))]
     if args:
         assert [line.split()[:2] for line in seen] == [
             ["test_perf.py::test_decode[sglang]", "PASSED"],
@@ -192,7 +193,12 @@ def test_the_live_line_leaves_what_pytest_prints_as_it_was(
 def test_plain_lines_of_progress_in_ci(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     project.suite(TARGETED)
-    lines = ["test_perf.py *", "llmperf: sglang fake-model: *", "llmperf: warm-up: *", ".*[[]100%]"]
+    lines = [
+        "test_perf.py *",
+        "llmperf: sglang fake-model: *",
+        "llmperf: test_decode[[]sglang]: warm-up 1/*",
+        ".*[[]100%]",
+    ]
     project.run().stdout.fnmatch_lines(lines)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from tests.plugin.conftest import SUITE, Project
+from tests.plugin.conftest import HOST_GUARDS, SUITE, Project
 
 HEAD = (
     "import pytest\nfrom pytest_llmperf import perf\npytestmark = pytest.mark.llm_server(model='fake-model')\n"
@@ -144,7 +144,8 @@ def test_inconclusive(recorded: Project, monkeypatch: pytest.MonkeyPatch, then: 
 
 def test_an_ignored_guard_is_shown_and_does_not_count(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PREEMPTIONS", "2@5")
-    result = recorded.run_here("--llmperf-ignore-guard", "preemptions")
+    ignored = (*HOST_GUARDS, "preemptions")  # the command line's replace the file's
+    result = recorded.run_here(*(f"--llmperf-ignore-guard={guard}" for guard in ignored))
     result.assert_outcomes(passed=1)
     [guard] = [g for g in recorded.result["guards"] if g["name"] == "preemptions"]
     assert (guard["tripped"], guard["value"]) == (False, 2)

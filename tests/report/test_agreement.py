@@ -37,13 +37,14 @@ def _number(text: str | None) -> float | None:
 
 
 def _from_cells(cells: Mapping[str, str]) -> Said:
+    cells = {"band": "-", "k": "-", **cells}
     band = re.fullmatch(r"\[([\d.]+), ([\d.]+)\]", cells["band"])
     k = {"-": None, "prior": 1}.get(cells["k"], cells["k"])
     return {
         "verdict": cells["verdict"].removesuffix(" (underpowered)").replace(" ", "_"),
         "low": _number(band and band[1]), "high": _number(band and band[2]), "k": None if k is None else int(k),
-        "value": _number(cells["value"]), "baseline": _number(cells["baseline"]), "mde": _number(cells["MDE"]),
-        "target": _number(cells.get("target")), "change": _number(cells["change"]),
+        "value": _number(cells["value"]), "baseline": _number(cells.get("baseline")), "mde": _number(cells.get("MDE")),
+        "target": _number(cells.get("target")), "change": _number(cells.get("change")),
         "unit": cells["unit"], "metric": cells["metric"],
     }  # fmt: skip
 
@@ -52,8 +53,11 @@ def from_terminal() -> dict[str, Said]:
     """Cells of the table, cut where the heading's columns are."""
     heading, *lines = terminal.render(samples.FULL, width=250).splitlines()
     titles = [(m.start(), m.end(), m[0]) for m in re.finditer(r"\S+", heading)]
-    out = {}
+    tails = {(r.engine, r.test.partition("::")[2]): r.nodeid.partition("::")[2] for r in samples.FULL.results}
+    out, engine = {}, ""
     for line in lines[: next(i for i, text in enumerate(lines) if not text)]:
+        if line[0] == "▸":
+            engine = line.split()[1]
         if line[0] in "✓✗?▲":
             cells = {}
             for m in re.finditer(r"\[[^]]+\]|[^\s]+(?: [^\s]+)*", line[2:]):
@@ -61,7 +65,7 @@ def from_terminal() -> dict[str, Said]:
                 for left, right, title in titles:
                     if start == left or end == right:
                         cells[title] = m[0]
-            out[cells["test"]] = _from_cells(cells)
+            out[tails[engine, cells["test"]]] = _from_cells(cells)
     return out
 
 
@@ -151,6 +155,82 @@ def test_reports_agree(source: Callable[..., dict[str, Said]], tmp_path: Path) -
                 assert said[name] == pytest.approx(expected, abs=rounding, rel=None if rounding else 5.1e-4), where
             else:
                 assert said[name] == expected, where
+
+
+def _html_rows() -> list[list[str]]:
+    parser = _AllRows()
+    parser.feed(html.page(samples.FULL))
+    return parser.rows
+
+
+class _AllRows(HTMLParser):
+    """Cells of every row of every table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "td":
+            self.rows[-1].append("")
+            self._inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = self._inside and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.rows[-1][-1] += data
+
+
+def _markdown_rows() -> list[list[str]]:
+    rows: list[list[str]] = []
+    inside = False
+    for token in MarkdownIt("commonmark", {"html": True}).enable("table").parse(github.summary(samples.FULL)):
+        if token.type in ("tr_open", "tr_close"):
+            inside = token.type == "tr_open"
+            rows += [[]] * inside
+        elif token.type == "inline" and inside:
+            text = "".join(t.content for t in token.children or [] if t.type in ("text", "text_special"))
+            rows[-1] = [*rows[-1], text]
+    return [cells for _, *cells in rows]  # the first is the icon
+
+
+def _terminal_rows() -> list[list[str]]:
+    lines = terminal.render(samples.FULL, width=250).splitlines()
+    return [re.split(r" {2,}", line.lstrip("│ ▲▼✗")) for line in lines if line.startswith("│")]
+
+
+@pytest.mark.parametrize("rows", [_terminal_rows, _markdown_rows, _html_rows])
+def test_tables_of_gaps_sweeps_and_loads_agree_with_the_json(
+    rows: Callable[[], list[list[str]]], tmp_path: Path
+) -> None:
+    """Each number is found in the row of what it belongs to, and is the JSON's to the digits that it shows."""
+    jsonfile.dump(samples.FULL, tmp_path / "r.json")
+    stored = json.loads((tmp_path / "r.json").read_text())
+    [gap], [sweep], [curve] = stored["gaps"], stored["sweeps"], stored["curves"]
+    expected = {
+        ("test_single_stream", gap["reference"]): [
+            gap["value"], gap["reference_value"], gap["ratio"], *gap["interval"], *gap["launches"],
+        ],
+        ("base",): [sweep["base_value"], 1.0, sweep["base_launches"]],
+        **{
+            (f"{e['knob']}={e['setting']}",): [e["value"], e["ratio"], *e["interval"], e["launches"]]
+            for e in sweep["effects"] if e["ratio"] is not None
+        },
+        **{
+            (str(p["concurrency"]),): [p["concurrency"], p["output_tok_s"], p["stream_tok_s"], p["ttft_ms"]]
+            for p in curve["points"]
+        },
+    }  # fmt: skip
+    seen = rows()
+    for names, numbers in expected.items():
+        [cells] = [r for r in seen if r[:1] == [names[0]] and set(names) <= set(r)]
+        shown = [float(n) for n in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?=x?(?:[],]|\s|$))", "  ".join(cells))]
+        assert shown == pytest.approx(numbers, rel=1e-3), names
 
 
 def test_exports_agree() -> None:

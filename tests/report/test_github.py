@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -121,6 +122,28 @@ def test_annotations() -> None:
     assert "-22.9% against" in data
     assert "\nengine version: 0.5.16 -> 0.5.17" in data
     assert github.annotations(samples.GREEN) == []
+
+
+@pytest.mark.parametrize(
+    ("git", "workspace", "rootdir", "folder"),
+    [
+        ("repo", "repo", "repo", "."),
+        ("repo", "repo", "repo/serving/perf", "serving/perf"),
+        ("work/repo", "work", "work/repo/perf", "perf"),  # checked out below the workspace
+        (None, "repo", "repo/perf", "perf"),  # fetched without git
+        (None, "repo", "elsewhere", "."),
+        (None, None, "repo/perf", "."),
+    ],
+)
+def test_files_are_named_from_the_top_of_the_repository(
+    git: str | None, workspace: str | None, rootdir: str, folder: str, tmp_path: Path
+) -> None:
+    for name in filter(None, (git and f"{git}/.git", workspace, rootdir)):
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    environ = {"GITHUB_WORKSPACE": str(tmp_path / workspace)} if workspace else {}
+    assert github.folder_in_checkout(tmp_path / rootdir, environ) == folder
+    _, properties, _ = _read(github.annotations(samples.FULL, folder)[0])
+    assert properties["file"] == f"{folder}/tests/perf/test_decode.py".removeprefix("./")
 
 
 def test_more_annotations_than_github_shows() -> None:

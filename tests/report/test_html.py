@@ -176,7 +176,7 @@ def test_without_jinja2_the_error_says_what_to_install() -> None:
         "html.page(records.SessionRecord({}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ConfigError: the HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'" in done.stderr
+    assert "ConfigError: an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'" in done.stderr
 
 
 def _contrast(a: str, b: str) -> float:

@@ -59,6 +59,15 @@ def test_a_narrow_terminal_never_wraps() -> None:
     assert len(out.getvalue().removesuffix("\x1b[K").removeprefix("\r")) <= 29
 
 
+def test_a_long_name_gives_way_to_the_news() -> None:
+    live, out, _ = _line("tty", width=60)
+    live.update("test_" + "x" * 50 + "[vllm], launch 2/3", 13, 20, 81.2345, 12.2)
+    assert "tes..2/3: repetition 13/20, 81.23 tok/s, 12 s left\x1b" in out.getvalue()
+    plain, out, _ = _line("plain")
+    plain.update("test_" + "x" * 80, 1, 12, stage="warm-up")
+    assert out.getvalue() == f"llmperf: test_{'x' * 80}: warm-up 1/12\n"
+
+
 def test_plain_lines_are_rare() -> None:
     live, out, clock = _line("plain", every=30.0)
     for _ in range(100):

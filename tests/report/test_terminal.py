@@ -45,11 +45,11 @@ def test_columns_are_aligned_and_whole(width: int) -> None:
         assert "…" not in row.split("  ", 1)[1]
     assert {"value", "band", "verdict"} <= set(heading.split())
     if width >= 80:
-        assert {"k", "MDE", "change"} <= set(heading.split())
+        assert {"MDE", "change"} <= set(heading.split())
     if width >= 120:
-        assert {"baseline", "target"} <= set(heading.split())
+        assert {"k", "target", "unit"} <= set(heading.split())
     if width >= 140:
-        assert {"metric", "unit"} <= set(heading.split())
+        assert {"metric", "baseline"} <= set(heading.split())
 
 
 def test_the_whole_row() -> None:
@@ -114,7 +114,9 @@ def test_green_is_brief_and_says_what_it_could_not_see() -> None:
     out = terminal.render(samples.GREEN, width=200)
     assert "INCONCLUSIVE" not in out
     assert "reproduce" not in out
-    assert "underpowered: the smallest drop it could have seen, 6.7%, is over its max_regression; 4 more" in out
+    assert (
+        "underpowered: the smallest drop it could have seen, 6.7%, is over its max_regression; 4 stored launches" in out
+    )
 
 
 def test_nothing_measured_is_said() -> None:
@@ -147,7 +149,7 @@ def test_a_guard_that_the_reasons_tell_is_not_told_twice() -> None:
 def test_a_sweep_alone_is_not_nothing() -> None:
     out = terminal.render(SessionRecord({}, sweeps=(samples.SWEEP,)), width=120)
     assert "nothing was measured" not in out
-    assert out.startswith("\nsweep nccl on sglang")
+    assert out.startswith("\n│ sweep nccl on sglang")
 
 
 def test_quiet_gives_problems_and_one_line() -> None:
@@ -161,7 +163,9 @@ def test_quiet_gives_problems_and_one_line() -> None:
 
 def test_verbose_gives_launches_and_repetitions() -> None:
     out = terminal.render(samples.FULL, width=200, verbosity=1)
-    assert re.search(r"20261103T102400-b2 +confirm +63\.71 +63\.80 63\.69 63\.75 63\.71 63\.66", out)
+    assert "│ launch 20261103T102400-b2, confirm: 63.71, repetitions 63.80 63.69 63.75 63.71 63.66\n" in out
+    narrow = terminal.render(samples.FULL, width=40, verbosity=1)
+    assert all(value in narrow for value in ("63.80", "63.69", "63.75", "63.66")), "wrapped, none left out"
     assert "effective engine_version=0.5.17" in out
     assert "other host" in out
     assert "reproduce: pytest tests/perf/test_decode.py::test_single_stream --engine sglang" in out
@@ -251,12 +255,29 @@ def test_shorten(text: str, width: int, short: str) -> None:
 
 def test_names_are_as_short_as_they_can_be() -> None:
     def named(*nodeids: str) -> str:
-        results = tuple(replace(samples.PASSED, nodeid=n) for n in nodeids)
+        results = tuple(replace(samples.PASSED, nodeid=f"{n}[sglang]", test=n) for n in nodeids)
         return terminal.render(SessionRecord({}, (samples.SGLANG,), results), width=120)
 
     assert "✓ test_x " in named("a/test_1.py::test_x", "a/test_1.py::test_y")
     assert "✓ test_2.py::test_x " in named("a/test_1.py::test_x", "a/test_2.py::test_x")
     assert "✓ b/test_1.py::test_x " in named("a/test_1.py::test_x", "b/test_1.py::test_x")
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    lone = replace(samples.NO_BASELINE, nodeid="t.py::test_new[sglang]", test="t.py::test_new")
+    heading, *lines = terminal.render(SessionRecord({}, (samples.SGLANG,), (lone,)), width=80).splitlines()
+    assert heading.split() == ["test", "metric", "tok/s", "verdict"]
+    [row] = (line for line in lines if line.startswith("✗ test_new"))
+    assert row.split() == ["✗", "test_new", "decode_tok_s", "80.00", "no", "baseline"]
+
+
+def test_eighty_columns_hold_a_verdict_with_its_unit_and_its_whole_name() -> None:
+    heading, *lines = terminal.render(samples.GREEN, width=80).splitlines()
+    assert heading.split()[:2] == ["test", "tok/s"]
+    assert heading.split()[-1] == "MDE"
+    assert any(line.startswith("✓ test_long_prompt ") for line in lines)
+    units = terminal.render(replace(samples.GREEN, results=(samples.PASSED, samples.IMPROVED)), width=80)
+    assert units.split()[:3] == ["test", "value", "unit"]
 
 
 def test_a_result_without_a_server_record_is_still_shown() -> None:

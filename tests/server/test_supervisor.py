@@ -136,6 +136,7 @@ def test_the_terminals_interrupt_does_not_reach_the_engine(tmp_path: Path) -> No
     os.killpg(driver.process.pid, signal.SIGINT)  # what a terminal does to the foreground group
     driver.process.wait(10)
     until(gone(pids, 1), PROMISE_S)
+    assert (tmp_path / "logs" / ".gitignore").read_text() == "*\n", "logs are nothing to commit"
     log = next((tmp_path / "logs").glob("*.log")).read_text()
     assert "Shutting down" in log, f"{main} was not stopped in order"
 
