@@ -38,7 +38,8 @@ class Gap:
 @dataclass(frozen=True)
 class Effect:
     """One knob moved off the base: ``ratio`` = value with it / value of the base. ``credible`` is the verdict of
-    whoever judged it; ``failure`` is the cause when the config could not be started (all numbers are None then)."""
+    whoever judged it; ``failure`` says, whole, why the config has no value (``did not start: out of GPU memory``; all
+    numbers are None then). Without a base there is a ``value`` and no ratio."""
 
     knob: str
     setting: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
@@ -11,7 +12,7 @@ from pytest_llmperf.tuning.knee import find_knee
 from pytest_llmperf.tuning.plan import BASE, SweepPlan, Variation
 
 _LEVEL = 0.95
-_UNUSED_NCCL = "custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def sweep(
@@ -23,12 +24,12 @@ def sweep(
     engine: str,
     test: str = "",
     prior: Prior | None = None,
-    custom_all_reduce: bool | None = None,
+    notes: Mapping[str, str] = _NOTHING,
 ) -> Sweep:
-    """A sweep's effects on one metric, best first, configs that did not start last.
+    """A sweep's effects on one metric, best first, configs without a value last.
 
-    ``launches`` and ``failures`` are by variation name (``base`` for the base). Intervals hold for all variations at
-    once. ``custom_all_reduce`` is what the base's server said: while it is on, an NCCL knob's effect carries a note.
+    ``launches``, ``failures`` (why a config has no value) and ``notes`` are by variation name (``base`` for the base).
+    Intervals hold for all variations at once. Raises ``ValueError`` for launches with a value that is not positive.
     """
     base = launches.get(BASE, ())
     seen = {v.name: launches[v.name] for v in plan.variations if launches.get(v.name)}
@@ -39,15 +40,15 @@ def sweep(
     rows = []
     for variation in plan.variations:
         knob, setting = _knob(variation)
-        note = _UNUSED_NCCL if custom_all_reduce and knob.startswith("nccl") else None
+        note = notes.get(variation.name)
         values = seen.get(variation.name)
         effect = judged.get(variation.name)
         if not values:
             cause = failures.get(variation.name) or failures.get(BASE) or "not launched"
             rows.append(Effect(knob, setting, failure=cause, note=note))
         elif effect is None:
-            why = f"no base to compare with: {failures.get(BASE, 'it was not launched')}"
-            rows.append(Effect(knob, setting, value=_value(values), launches=len(values), note=why))
+            why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
+            rows.append(Effect(knob, setting, value=_value(values), launches=len(values), note=_both(why, note)))
         else:
             rows.append(
                 Effect(
@@ -76,6 +77,18 @@ def sweep(
         confidence=_LEVEL,
         test=test,
     )
+
+
+def nccl_note(variation: Variation, *, gpus: int | None, custom_all_reduce: bool | None) -> str | None:
+    """Why moving an NCCL knob can hardly matter on a server that resolved to this; None where it can, or where the
+    server did not tell."""
+    if not any(knob.partition(".")[0] == "nccl" for knob, _ in variation.settings):
+        return None
+    if gpus == 1:
+        return "one GPU: NCCL carries nothing"
+    if custom_all_reduce:
+        return "custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
+    return None
 
 
 def gap(
@@ -131,6 +144,10 @@ def _merged(group: Sequence[CurvePoint]) -> CurvePoint:
         location(streams) if streams else None,
         location(ttft) if ttft else None,
     )
+
+
+def _both(one: str, other: str | None) -> str:
+    return f"{one}; {other}" if other else one
 
 
 def _knob(variation: Variation) -> tuple[str, str]:
