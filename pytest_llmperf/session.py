@@ -29,7 +29,7 @@ from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.subject import PerfTest
 from pytest_llmperf.sweeping import SweepTest, members
-from pytest_llmperf.tuning.plan import SweepPlan, plan
+from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
 
 if TYPE_CHECKING:
     from pytest_llmperf.measure.run import Run
@@ -113,6 +113,8 @@ class Session:
             raise ConfigError("llm_sweep varies the one server of llm_server: use no llm_servers in its test")
         others = self.engines.keys() - {engine}
         mine = {knob: values for knob, values in marker.items() if knob.partition("__")[0] not in others}
+        if len(mine) < len(marker) and mine.keys() <= set(OPTIONS):
+            raise ConfigError(f"llm_sweep has no knob for {engine}: say llm_server(engine=...) for whom it is")
         planned = plan(mine, self.declared(item) or {}, self.options.presets)
         return planned, members(planned, lambda keywords: self._config_of(keywords, engine))
 
@@ -178,10 +180,10 @@ class Session:
             server = self.pool.fresh(config)
         else:
             server = self.pool.get(config)
-            if self.options.warm_caches and config.key not in self._warmed and not server.launch.attached:
-                self.say(f"{config.label}: one launch discarded to warm the compile caches")
-                server = self.pool.fresh(config)
-            self._warmed.add(config.key)
+        if self.options.warm_caches and config.key not in self._warmed and not server.launch.attached:
+            self.say(f"{config.label}: one launch discarded to warm the compile caches")
+            server = self.pool.fresh(config)
+        self._warmed.add(config.key)
         test.launches[server.launch.id] = server.launch
         return server
 

@@ -15,7 +15,7 @@ import pytest
 from _pytest.runner import runtestprotocol  # as in rounds
 
 from pytest_llmperf.baselines.prior import Priors
-from pytest_llmperf.conclude import in_short
+from pytest_llmperf.conclude import headline, in_short
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.launched import server_record
 from pytest_llmperf.measure.metrics import Workload
@@ -91,7 +91,7 @@ def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | No
     if isinstance(error, LlmperfError):
         cause = _cause(error, test)
     elif report.skipped:
-        cause = f"skipped: {report.longrepr[2] if isinstance(report.longrepr, tuple) else error}"
+        cause = f"skipped: {error}"
         test.discard()
     else:
         cause = "the test fails with it"
@@ -101,13 +101,14 @@ def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | No
 
 
 def _cause(error: LlmperfError, test: SweepTest) -> str:
-    """The error in one line, without the server's name."""
-    first, *more = (line.strip() for line in str(error).splitlines())
+    """The error in one line, without the names of server, launch and request: the sweep's row says whose it is."""
+    said = headline(error).removeprefix(test.members[test.slot.name].label).lstrip(": ,")
     if isinstance(error, MeasurementError):
-        return f"invalid: {more[0] if more else first}"
-    said = first.removeprefix(test.members[test.slot.name].label).lstrip(": ,")
+        return re.sub(r"^the measurement is invalid: (request \S+: )?", "invalid: ", said)
     if isinstance(error, ServerDiedError):
         return re.sub(r"^launch \S+, died: ", "died: ", said)
+    if said.startswith("is up"):
+        return said
     return "did not start: " + re.sub(r"^did not start \([\d.]+ s\): ", "", said)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -48,13 +49,13 @@ def sweep(
             rows.append(Effect(knob, setting, failure=cause, note=note))
         elif effect is None:
             why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
-            rows.append(Effect(knob, setting, value=_value(values), launches=len(values), note=_both(why, note)))
+            rows.append(Effect(knob, setting, value=_mean(values), launches=len(values), note=_both(why, note)))
         else:
             rows.append(
                 Effect(
                     knob,
                     setting,
-                    value=_value(values),
+                    value=_mean(values),
                     ratio=effect.ratio,
                     interval=(effect.low, effect.high),
                     credible=effect.better is not None,
@@ -71,7 +72,7 @@ def sweep(
         unit=metric.unit,
         higher_is_better=metric.higher_is_better,
         base=plan.base_settings,
-        base_value=_value(base) if base else None,
+        base_value=_mean(base) if base else None,
         effects=tuple(rows),
         base_launches=len(base),
         confidence=_LEVEL,
@@ -111,8 +112,8 @@ def gap(
         higher_is_better=metric.higher_is_better,
         engine=engine,
         reference=reference,
-        value=_value(launches),
-        reference_value=_value(reference_launches),
+        value=_mean(launches),
+        reference_value=_mean(reference_launches),
         ratio=seen.ratio,
         interval=(seen.low, seen.high),
         launches=(len(launches), len(reference_launches)),
@@ -156,6 +157,10 @@ def _knob(variation: Variation) -> tuple[str, str]:
     return " x ".join(knobs), " x ".join(settings)
 
 
-def _value(launches: Sequence[Launch]) -> float:
-    """The location over launches of each launch's own location."""
-    return location([location([x] if isinstance(x, (int, float)) else list(x)) for x in launches])
+def _mean(launches: Sequence[Launch]) -> float:
+    """The geometric mean over launches, as the gate has it: what a ratio of two sides is made of."""
+    return math.exp(sum(map(math.log, _locations(launches))) / len(launches))
+
+
+def _locations(launches: Sequence[Launch]) -> list[float]:
+    return [location([x] if isinstance(x, (int, float)) else list(x)) for x in launches]

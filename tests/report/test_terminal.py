@@ -212,7 +212,7 @@ def test_a_note_is_told_once_with_the_settings_it_holds_for() -> None:
 def test_a_value_without_a_base_is_no_failure() -> None:
     alone = Effect("tp", "4", value=63.6, launches=2, note="no base to compare with: base has no ttft_ms")
     out = terminal.render(SessionRecord({}, sweeps=(replace(samples.SWEEP, effects=(alone,)),)), width=140)
-    assert re.search(r"  tp=4 +63\.60 +- +- +2 +no base to compare with", out)
+    assert re.search(r"│ +tp=4 +63\.60 +- +- +2 +no base to compare with", out)
 
 
 def test_metrics_that_follow_from_others_are_told_when_asked() -> None:
