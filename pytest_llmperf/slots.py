@@ -41,6 +41,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, server
 def _once(item: pytest.Item, test: SweepTest) -> bool:
     """Run ``item`` on one launch; False when the sweep must end with it."""
     known = len(item.user_properties)
+    item._report_sections.clear()  # or each report would carry what all launches before it have printed
     parent = item.parent
     assert parent is not None
     with reporting_as(item):
@@ -124,13 +125,11 @@ def _payload(
         for name, config in test.members.items()
         if test.launched(name) or (failure and name == test.slot.name)
     ]
-    notes = [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes]
-    notes += [f"{test.nodeid}, base: {said}" for said in test.tripped(ignored, BASE)]
     return {
         "results": [],
         "servers": [plain(record) for record in records],
         "fresh": [],
-        "notes": notes,
+        "notes": [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes],
         "sweeps": [plain(s) for s in test.sweeps(priors, ignored)],
         "slot": test.slot.name,
         "error": isinstance(error, LaunchError),

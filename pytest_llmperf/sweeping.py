@@ -117,46 +117,41 @@ class SweepTest(PerfTest):
         workloads = list(dict.fromkeys(t.measurement.workload for t in self._taken))
         for workload in workloads:
             taken = [t for t in self._taken if t.measurement.workload == workload]
-            wanted = [m for m in METRICS if any(m in t.measurement.values for t in taken)]
             known = priors(self.launches[taken[0].measurement.launch_id], workload)
-            plan = replace(self.plan, name=" ".join([self.plan.name, *_told_apart(workload, workloads)]))
-            notes = self._notes(taken, ignored)
-            for metric in wanted:
-                if self.perf is None or metric in self.perf.metrics:
+            told = _told_apart(workload, workloads)
+            for metric in METRICS:
+                measured = any(metric in t.measurement.values for t in taken)
+                if measured and (self.perf is None or metric in self.perf.metrics):
                     launches, unusable = _values(taken, metric)
                     found.append(
                         sweep(
-                            plan,
+                            replace(self.plan, name=f"{self.plan.name} ({told})") if told else self.plan,
                             launches,
                             {**unusable, **self.failures},
                             METRICS[metric],
                             engine=self.engine,
                             test=self.test,
                             prior=known.of(metric),
-                            notes=notes,
+                            notes=self._notes(taken),
+                            disturbed=_disturbed(taken, ignored),
                         )
                     )
         return found
 
-    def tripped(self, ignored: Sequence[str], name: str, taken: Sequence[Taken] | None = None) -> list[str]:
-        """What disturbed the measurements of one config."""
-        guards = (g for t in (taken or self._taken) if t.name == name for g in t.measurement.guards)
-        return list(dict.fromkeys(f"{g.name}: {g.evidence}" for g in guards if g.tripped and g.name not in ignored))
-
-    def _notes(self, taken: Sequence[Taken], ignored: Sequence[str]) -> dict[str, str]:
+    def _notes(self, taken: Sequence[Taken]) -> dict[str, str]:
         """What the numbers of each variation do not say."""
         found = {}
         for variation in self.plan.variations:
-            said = self.tripped(ignored, variation.name, taken)
+            said: list[str | None] = []
             launched = self.launched(variation.name)
             if launched:
                 config, took = launched[-1].config, launched[-1].effective
                 gpus = None if took.tp is None else took.tp * config.dp * config.pp
-                said += filter(None, [nccl_note(variation, gpus=gpus, custom_all_reduce=took.custom_all_reduce)])
+                said.append(nccl_note(variation, gpus=gpus, custom_all_reduce=took.custom_all_reduce))
             if variation.name in self.failures and any(t.name == variation.name for t in taken):
                 said.append(f"no further launch: {self.failures[variation.name]}")
-            if said:
-                found[variation.name] = "; ".join(said)
+            if any(said):
+                found[variation.name] = "; ".join(filter(None, said))
         return found
 
 
@@ -199,10 +194,21 @@ def _values(taken: Sequence[Taken], metric: str) -> tuple[dict[str, list[tuple[f
     return usable, unusable
 
 
-def _told_apart(workload: Workload, others: Sequence[Workload]) -> list[str]:
-    """What this workload has that not all ``others`` have."""
-    return [
-        f"{key}={value}"
-        for key, value in workload.identity().items()
-        if any(other.identity().get(key) != value for other in others)
-    ]
+def _disturbed(taken: Sequence[Taken], ignored: Sequence[str]) -> dict[str, str]:
+    """Guards that tripped, by config, each with the evidence of its first time."""
+    found: dict[str, dict[str, str]] = {}
+    for t in taken:
+        for guard in t.measurement.guards:
+            if guard.tripped and guard.name not in ignored:
+                found.setdefault(t.name, {}).setdefault(guard.name, guard.evidence)
+    return {name: "; ".join(f"{g}: {evidence}" for g, evidence in guards.items()) for name, guards in found.items()}
+
+
+def _told_apart(workload: Workload, others: Sequence[Workload]) -> str:
+    """What this workload has that the ``others`` have not: one field, where one tells all of them apart."""
+    mine = workload.identity()
+    for key in ("concurrency", "rate", "output_tokens", "prompt_tokens"):
+        if len({other.identity().get(key) for other in others}) == len(others) > 1:
+            return f"{key}={mine.get(key)}"
+    unlike = (k for k, v in mine.items() if any(other.identity().get(k) != v for other in others))
+    return ", ".join(f"{key}={mine[key]}" for key in unlike)

@@ -134,6 +134,8 @@ def effect_words(effect: Effect, higher_is_better: bool) -> str:
         return clean(effect.failure).partition(":")[0] or "no value"
     if effect.ratio is None:
         return "no base to compare with"
+    if not effect.credible and effect.interval and not effect.interval[0] <= 1 <= effect.interval[1]:
+        return "inconclusive"
     return effect_tone(effect, higher_is_better) or "no credible effect"
 
 
@@ -146,7 +148,8 @@ def sweep_notes(item: Sweep) -> list[str]:
             if said:
                 noted.setdefault(clean(said), []).append(_setting(e))
     base = ", ".join(f"{clean(k)}={clean(v)}" for k, v in item.base.items()) or "as declared"
-    return [f"base: {base}", *(f"{', '.join(settings)}: {said}" for said, settings in noted.items())]
+    of_base = [f"base: {base}", *([f"base: {clean(item.note)}"] if item.note else [])]
+    return [*of_base, *(f"{', '.join(settings)}: {said}" for said, settings in noted.items())]
 
 
 def _setting(effect: Effect) -> str:

@@ -26,11 +26,13 @@ def sweep(
     test: str = "",
     prior: Prior | None = None,
     notes: Mapping[str, str] = _NOTHING,
+    disturbed: Mapping[str, str] = _NOTHING,
 ) -> Sweep:
     """A sweep's effects on one metric, best first, configs without a value last.
 
-    ``launches``, ``failures`` (why a config has no value) and ``notes`` are by variation name (``base`` for the base).
-    Intervals hold for all variations at once. Raises ``ValueError`` for launches with a value that is not positive.
+    ``launches``, ``failures`` (why a config has no value), ``notes`` and ``disturbed`` (which guards tripped) are by
+    variation name, ``base`` for the base. Intervals hold for all variations at once. No effect is credible that rests
+    on a disturbed launch. Raises ``ValueError`` for launches with a value that is not positive.
     """
     base = launches.get(BASE, ())
     seen = {v.name: launches[v.name] for v in plan.variations if launches.get(v.name)}
@@ -41,7 +43,7 @@ def sweep(
     rows = []
     for variation in plan.variations:
         knob, setting = _knob(variation)
-        note = notes.get(variation.name)
+        note = _joined(disturbed.get(variation.name), notes.get(variation.name))
         values = seen.get(variation.name)
         effect = judged.get(variation.name)
         if not values:
@@ -49,7 +51,7 @@ def sweep(
             rows.append(Effect(knob, setting, failure=cause, note=note))
         elif effect is None:
             why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
-            rows.append(Effect(knob, setting, value=_mean(values), launches=len(values), note=_both(why, note)))
+            rows.append(Effect(knob, setting, value=_mean(values), launches=len(values), note=_joined(why, note)))
         else:
             rows.append(
                 Effect(
@@ -58,7 +60,7 @@ def sweep(
                     value=_mean(values),
                     ratio=effect.ratio,
                     interval=(effect.low, effect.high),
-                    credible=effect.better is not None,
+                    credible=effect.better is not None and not {BASE, variation.name} & disturbed.keys(),
                     launches=effect.launches,
                     note=note,
                 )
@@ -77,6 +79,7 @@ def sweep(
         base_launches=len(base),
         confidence=_LEVEL,
         test=test,
+        note=_joined(disturbed.get(BASE), notes.get(BASE)),
     )
 
 
@@ -147,8 +150,8 @@ def _merged(group: Sequence[CurvePoint]) -> CurvePoint:
     )
 
 
-def _both(one: str, other: str | None) -> str:
-    return f"{one}; {other}" if other else one
+def _joined(*said: str | None) -> str | None:
+    return "; ".join(filter(None, said)) or None
 
 
 def _knob(variation: Variation) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_llmperf.engines.base import EffectiveConfig, Endpoint
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, Measurement, Workload
+from pytest_llmperf.report import grids
 from pytest_llmperf.report.tuning import Effect
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
@@ -40,8 +42,8 @@ def launch(test: SweepTest, values: dict[str, tuple[float, ...]] = SPEED, worklo
     test.measured(Measurement(made, workload or Workload(), values, guards=guards))
 
 
-def effects(test: SweepTest, metric: str = "decode_tok_s") -> dict[str, Effect]:
-    [found] = [s for s in test.sweeps(lambda *_: Priors({}), ["ignored"]) if s.metric == metric]
+def effects(test: SweepTest, metric: str = "decode_tok_s", ignored: Sequence[str] = ()) -> dict[str, Effect]:
+    [found] = [s for s in test.sweeps(lambda *_: Priors({}), ignored) if s.metric == metric]
     return {e.setting: e for e in found.effects}
 
 
@@ -83,7 +85,7 @@ def test_workloads_are_told_apart() -> None:
         launch(test)
         launch(test, {"output_tok_s": (900.0,)}, Workload(concurrency=8))
     names = [(s.name, s.metric) for s in test.sweeps(lambda *_: Priors({}), [])]
-    assert names == [("mine concurrency=1", "decode_tok_s"), ("mine concurrency=8", "output_tok_s")]
+    assert names == [("mine (concurrency=1)", "decode_tok_s"), ("mine (concurrency=8)", "output_tok_s")]
 
 
 def test_with_perf_its_metrics_are_swept() -> None:
@@ -123,20 +125,27 @@ def test_what_is_invalid_or_taken_back_does_not_count() -> None:
     assert test.missing() == ("anything",)
 
 
-def test_notes() -> None:
-    """NCCL's by what that launch resolved to; guards that tripped, save those that the user ignores."""
+def test_an_nccl_knob_is_judged_by_what_its_own_launch_resolved_to() -> None:
     test = made(launches=1, base={"tp": 8})
-    tripped = Guard("gpu clock", True, "480 MHz")
     for slot in test.slots():
-        launch(
-            test,
-            effective=EffectiveConfig(tp=8, custom_all_reduce=slot.name != "nccl.proto=Simple"),
-            guards=(tripped, Guard("ignored", True, "x"), Guard("fine", False, "y")) if slot.repeat == 1 else (),
-        )
+        launch(test, effective=EffectiveConfig(tp=8, custom_all_reduce=slot.name != "nccl.proto=Simple"))
     test.failures["nccl.proto=Simple"] = "died: later"
     found = effects(test)
-    assert found["LL"].note == (
-        "gpu clock: 480 MHz; custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
-    )
-    assert found["Simple"].note == "gpu clock: 480 MHz; no further launch: died: later"
-    assert test.tripped(["ignored"], "base") == ["gpu clock: 480 MHz"]
+    assert (found["LL"].note or "").startswith("custom all-reduce is on: NCCL does not carry decode")
+    assert found["Simple"].note == "no further launch: died: later"
+
+
+@pytest.mark.parametrize("where", ["base", "nccl.proto=LL"])
+def test_no_effect_is_credible_that_rests_on_a_disturbed_launch(where: str) -> None:
+    test = made(launches=1)
+    guards = Guard("gpu clock", True, "480 MHz"), Guard("ignored", True, "x"), Guard("fine", False, "y")
+    for slot in test.slots():
+        speed = {"decode_tok_s": (200.0 if slot.name == "nccl.proto=LL" else 100.0,)}
+        launch(test, speed, guards=guards if slot.name == where and slot.repeat == 1 else guards[1:])
+    [found] = test.sweeps(lambda *_: Priors({}), ["ignored"])
+    by_setting = {e.setting: e for e in found.effects}
+    assert not by_setting["LL"].credible
+    assert grids.effect_words(by_setting["LL"], True) == "inconclusive"
+    assert (by_setting["LL"].note, found.note) == ((None, "gpu clock: 480 MHz") if where == "base"
+                                                   else ("gpu clock: 480 MHz", None))  # fmt: skip
+    assert effects(test, ignored=["gpu clock", "ignored"])["LL"].credible
