@@ -115,7 +115,7 @@ class Active:
         test = self._session.tests.get(item.nodeid)
         error = call.excinfo.value if call.excinfo else None
         if isinstance(test, SweepTest):
-            slots.conclude(test, report, error, self._session.priors, self._options.ignore_guards)
+            slots.conclude(test, report, error, self._session.prior, self._options.ignore_guards)
         elif test is not None and (report.when == "call" or report.failed):
             conclude(test, item, report, error)
         return report

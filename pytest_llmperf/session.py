@@ -18,15 +18,17 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
 from pytest_llmperf.gating import Baseline, Judge
-from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options, nearest
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
+from pytest_llmperf.server.server import LAST_WORDS_S
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.subject import PerfTest
 from pytest_llmperf.sweeping import SweepTest, members
 from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
@@ -129,7 +131,7 @@ class Session:
 
     def regroup(self) -> None:
         """Group the registered tests by the servers they need."""
-        self.groups = schedule.groups({key: t.shares for key, t in self.tests.items()})
+        self.groups = schedule.groups({key: t.keys for key, t in self.tests.items()})
         for key, test in self.tests.items():
             test.group = self.groups[key]
 
@@ -242,7 +244,8 @@ class Session:
             result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=self.say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
         if result.measurement.invalid:
-            server.check()  # its death explains a broken request, and is no property of the measurement
+            # its death explains a broken request, and is no property of the measurement
+            server.check(LAST_WORDS_S)
         test.measured(result.measurement)
         return result
 
@@ -254,7 +257,7 @@ class Session:
             self.gated,
             self.state_dir,
             self._config.rootpath,
-            uses_gpu=lambda c: self.engines[c.engine].uses_gpu,
+            self.engines,
             extra=self._extra_fingerprint,
         )
 
@@ -264,6 +267,10 @@ class Session:
     def priors(self, launch: Launch, workload: Workload) -> Priors:
         """How much launches like this one differ."""
         return self.judge.priors(launch.config.engine, self.judge.fingerprint(launch, workload.identity()))
+
+    def prior(self, launch: Launch, workload: Workload, metric: Metric) -> Prior:
+        """The same for one metric, where nothing is stored as the engine and the metric usually do."""
+        return self.priors(launch, workload).of(metric, self.engines[launch.config.engine].launch_spread)
 
     def _extra_fingerprint(self, config: ServerConfig) -> dict[str, str]:
         fields: dict[str, str] = {}

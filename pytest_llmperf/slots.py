@@ -8,21 +8,18 @@ to compare with. Each report carries all that was measured until then, so that n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol  # as in rounds
 
-from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.conclude import headline, in_short
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.launched import server_record
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.report.encode import plain
 from pytest_llmperf.rounds import MEASURED, Servers, reporting_as, tear_down
-from pytest_llmperf.server.launch import Launch
-from pytest_llmperf.sweeping import SweepTest
+from pytest_llmperf.sweeping import PriorOf, SweepTest
 from pytest_llmperf.tuning.plan import BASE
 
 #: Outcome of a launch that gave no value, or one that the test refuses.
@@ -64,7 +61,7 @@ def conclude(
     test: SweepTest,
     report: pytest.TestReport,
     error: BaseException | None,
-    priors: Callable[[Launch, Workload], Priors],
+    prior: PriorOf,
     ignored: Sequence[str],
 ) -> None:
     """Say what became of this launch, and give ``report`` what the sweep has found so far."""
@@ -84,7 +81,7 @@ def conclude(
     if report.when == "call" and report.passed and test.last and test.complaints:
         report.outcome = "failed"
         report.longrepr = "\n\n".join(test.complaints)
-    report.llmperf = _payload(test, error, priors, ignored)  # type: ignore[attr-defined]
+    report.llmperf = _payload(test, error, prior, ignored)  # type: ignore[attr-defined]
 
 
 def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | None) -> None:
@@ -116,7 +113,7 @@ def _cause(error: LlmperfError, test: SweepTest) -> str:
 def _payload(
     test: SweepTest,
     error: BaseException | None,
-    priors: Callable[[Launch, Workload], Priors],
+    prior: PriorOf,
     ignored: Sequence[str],
 ) -> dict[str, Any]:
     failure = in_short(error) if isinstance(error, LaunchError) else None
@@ -130,7 +127,7 @@ def _payload(
         "servers": [plain(record) for record in records],
         "fresh": [],
         "notes": [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes],
-        "sweeps": [plain(s) for s in test.sweeps(priors, ignored)],
+        "sweeps": [plain(s) for s in test.sweeps(prior, ignored)],
         "slot": test.slot.name,
         "error": isinstance(error, LaunchError),
     }

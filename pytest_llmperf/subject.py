@@ -81,7 +81,7 @@ class PerfTest:
         return ((self.config,) if self.config else ()) + tuple(self.named.values())
 
     @property
-    def shares(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:
         """Tests that have one of these in common run as neighbours, in one process."""
         return tuple(c.key for c in self.configs)
 

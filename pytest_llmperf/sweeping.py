@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.errors import ConfigError, MeasurementError
 from pytest_llmperf.markers import Perf
-from pytest_llmperf.measure.metrics import METRICS, Measurement, Workload
+from pytest_llmperf.measure.metrics import METRICS, Measurement, Metric, Workload
 from pytest_llmperf.report.text import number
 from pytest_llmperf.report.tuning import Sweep
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.subject import PerfTest
 from pytest_llmperf.tuning.order import Slot, launch_order
 from pytest_llmperf.tuning.plan import BASE, SweepPlan
 from pytest_llmperf.tuning.results import nccl_note, sweep
+
+#: How much launches like one differ, for a workload and a metric.
+PriorOf: TypeAlias = Callable[[Launch, Workload, Metric], Prior]
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class SweepTest(PerfTest):
         self._begun = 0
 
     @property
-    def shares(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:
         """Its servers are its own: nothing else runs between its launches."""
         return (f"sweep {self.nodeid}",)
 
@@ -108,16 +111,16 @@ class SweepTest(PerfTest):
         """Launches of one config, in order."""
         return [x for x in self.launches.values() if x.config == self.members[name]]
 
-    def sweeps(self, priors: Callable[[Launch, Workload], Priors], ignored: Sequence[str]) -> list[Sweep]:
+    def sweeps(self, prior: PriorOf, ignored: Sequence[str]) -> list[Sweep]:
         """What the launches so far say: a sweep for each metric, and for each workload where the test has several.
 
-        ``priors`` tells how much launches like this one differ; guards in ``ignored`` are not worth a note.
+        ``prior`` tells how much launches like this one differ; guards in ``ignored`` are not worth a note.
         """
         found = []
         workloads = list(dict.fromkeys(t.measurement.workload for t in self._taken))
         for workload in workloads:
             taken = [t for t in self._taken if t.measurement.workload == workload]
-            known = priors(self.launches[taken[0].measurement.launch_id], workload)
+            first = self.launches[taken[0].measurement.launch_id]
             told = _told_apart(workload, workloads)
             for metric in METRICS:
                 measured = any(metric in t.measurement.values for t in taken)
@@ -131,7 +134,7 @@ class SweepTest(PerfTest):
                             METRICS[metric],
                             engine=self.engine,
                             test=self.test,
-                            prior=known.of(metric),
+                            prior=prior(first, workload, METRICS[metric]),
                             notes=self._notes(taken),
                             disturbed=_disturbed(taken, ignored),
                         )

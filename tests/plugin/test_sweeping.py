@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.engines.base import EffectiveConfig, Endpoint
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.markers import Perf
@@ -16,6 +15,7 @@ from pytest_llmperf.report import grids
 from pytest_llmperf.report.tuning import Effect
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.sweeping import SweepTest, members
 from pytest_llmperf.tuning import plan
 
@@ -43,7 +43,7 @@ def launch(test: SweepTest, values: dict[str, tuple[float, ...]] = SPEED, worklo
 
 
 def effects(test: SweepTest, metric: str = "decode_tok_s", ignored: Sequence[str] = ()) -> dict[str, Effect]:
-    [found] = [s for s in test.sweeps(lambda *_: Priors({}), ignored) if s.metric == metric]
+    [found] = [s for s in test.sweeps(lambda *_: Prior(), ignored) if s.metric == metric]
     return {e.setting: e for e in found.effects}
 
 
@@ -84,7 +84,7 @@ def test_workloads_are_told_apart() -> None:
     for _ in test.slots():
         launch(test)
         launch(test, {"output_tok_s": (900.0,)}, Workload(concurrency=8))
-    names = [(s.name, s.metric) for s in test.sweeps(lambda *_: Priors({}), [])]
+    names = [(s.name, s.metric) for s in test.sweeps(lambda *_: Prior(), [])]
     assert names == [("mine (concurrency=1)", "decode_tok_s"), ("mine (concurrency=8)", "output_tok_s")]
 
 
@@ -95,7 +95,7 @@ def test_with_perf_its_metrics_are_swept() -> None:
     assert test.missing() == ("ttft_ms",)
     launch(test, {"ttft_ms": (10.0,), **SPEED})
     assert test.missing() == ()
-    assert [s.metric for s in test.sweeps(lambda *_: Priors({}), [])] == ["ttft_ms"]
+    assert [s.metric for s in test.sweeps(lambda *_: Prior(), [])] == ["ttft_ms"]
     assert (test.metric_count, test.gates) == (0, False)
 
 
@@ -142,7 +142,7 @@ def test_no_effect_is_credible_that_rests_on_a_disturbed_launch(where: str) -> N
     for slot in test.slots():
         speed = {"decode_tok_s": (200.0 if slot.name == "nccl.proto=LL" else 100.0,)}
         launch(test, speed, guards=guards if slot.name == where and slot.repeat == 1 else guards[1:])
-    [found] = test.sweeps(lambda *_: Priors({}), ["ignored"])
+    [found] = test.sweeps(lambda *_: Prior(), ["ignored"])
     by_setting = {e.setting: e for e in found.effects}
     assert not by_setting["LL"].credible
     assert grids.effect_words(by_setting["LL"], True) == "inconclusive"
