@@ -24,6 +24,8 @@ from pytest_llmperf.tuning.plan import BASE
 
 #: Outcome of a launch that gave no value, or one that the test refuses.
 UNFIT = "unfit"
+#: What a config does wrong by itself, rather than the test.
+_RESULTS = (LaunchError, MeasurementError)
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, servers: Servers) -> None:
@@ -69,11 +71,12 @@ def conclude(
         return
     if isinstance(error, LlmperfError):
         report.longrepr = str(error)
+    if isinstance(error, _RESULTS):
         test.discard()
     if report.when == "call" and report.passed and test.missing():
         report.outcome = "failed"
         report.longrepr = (
-            f"{test.nodeid}: the sweep is of {', '.join(test.missing())}, and this launch measured none: "
+            f"{test.nodeid}: is a sweep and has measured {', '.join(test.missing())}: "
             "call llm_server.stream(...) or llm_server.load(...)"
         )
     if report.when != "teardown" and not report.passed and test.slot.name != BASE:
@@ -86,7 +89,7 @@ def conclude(
 
 def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | None) -> None:
     name = test.slot.name
-    if isinstance(error, LlmperfError):
+    if isinstance(error, _RESULTS):
         cause = _cause(error, test)
     elif report.skipped:
         cause = f"skipped: {error}"
@@ -98,7 +101,7 @@ def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | No
     report.__dict__["outcome"] = UNFIT
 
 
-def _cause(error: LlmperfError, test: SweepTest) -> str:
+def _cause(error: LaunchError | MeasurementError, test: SweepTest) -> str:
     """The error in one line, without the names of server, launch and request: the sweep's row says whose it is."""
     said = headline(error).removeprefix(test.members[test.slot.name].label).lstrip(": ,")
     if isinstance(error, MeasurementError):

@@ -102,11 +102,11 @@ class SweepTest(PerfTest):
         self._taken.append(Taken(self.slot.name, measurement))
 
     def missing(self) -> tuple[str, ...]:
-        """Metrics that this launch should have measured and has not; without ``@perf``, any one will do."""
+        """What this launch should have measured and has not, in words; without ``@perf``, any metric will do."""
         seen = {m for t in self._taken[self._begun :] for m in t.measurement.values}
         if self.perf is None:
-            return () if seen else ("anything",)
-        return tuple(m for m in self.perf.metrics if m not in seen)
+            return () if seen else ("nothing",)
+        return tuple(f"no {m}" for m in self.perf.metrics if m not in seen)
 
     def discard(self) -> None:
         """Forget what this launch has measured so far."""

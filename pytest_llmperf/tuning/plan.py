@@ -18,10 +18,6 @@ from typing import Any
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.tuning.presets import Presets, expand
 
-SIGNATURE = (
-    "llm_sweep(base={}, full=False, name=None, launches=2, **knobs=[values]): launch the test's server as declared and "
-    "with each value of each knob, and report what each does to speed; see pytest-llmperf"
-)
 BASE = "base"
 _DEFAULT = "engine default"
 _MOST = 64
