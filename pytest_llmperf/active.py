@@ -16,6 +16,7 @@ from pytest_llmperf.finish import Ending
 from pytest_llmperf.fixtures import SESSION
 from pytest_llmperf.gating import Baseline
 from pytest_llmperf.options import Options
+from pytest_llmperf.report.text import clean
 from pytest_llmperf.rounds import MEASURED, SUSPECT, Rounds
 from pytest_llmperf.schedule import GroupScheduling, Plan
 from pytest_llmperf.session import Session
@@ -126,8 +127,7 @@ class Active:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
         outcome = str(report.outcome)
-        slot = getattr(report, "llmperf", {}).get("slot")
-        which = f" {slot}" if slot else ""
+        which = clean(f" {getattr(report, 'llmperf', {}).get('slot', '')}").rstrip()
         if outcome == SUSPECT:
             return "suspect", "S", ("SUSPECT", {"yellow": True})
         if outcome == MEASURED:

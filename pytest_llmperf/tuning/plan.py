@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.server.config import mask
 from pytest_llmperf.tuning.presets import Presets, expand
 
 BASE = "base"
@@ -72,7 +73,7 @@ def plan(marker: Mapping[str, Any], declared: Mapping[str, Any], presets: Preset
     base = merge(declared, _base(marker.get("base") or {}, presets))
     at_base = {knob: _lookup(base, knob) for knob in knobs}
     others = {
-        knob: {text: v for text, v in values.items() if label(v) != label(at_base[knob])}
+        knob: {text: v for text, v in values.items() if label(v, knob) != label(at_base[knob], knob)}
         for knob, values in knobs.items()
     }
     points = _grid(others) if marker.get("full") else _one_at_a_time(others)
@@ -101,8 +102,9 @@ def merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def label(value: Any) -> str:
-    """A value as it is shown: ``engine default`` for None, mappings and lists as compact JSON."""
+def label(value: Any, knob: str = "") -> str:
+    """A value as it is shown: ``engine default`` for None, mappings and lists as compact JSON, secrets masked."""
+    value = mask({knob.rpartition("__")[2]: value})[knob.rpartition("__")[2]]
     if value is None:
         return _DEFAULT
     if isinstance(value, (Mapping, list, tuple)):
@@ -142,7 +144,7 @@ def _values(knob: str, values: Any, presets: Presets) -> dict[str, Any]:
         raise ConfigError(f"llm_sweep has no knob {knob!r}; write mapping__key, such as nccl__proto")
     out: dict[str, Any] = {}
     for value in values:
-        text = label(value)
+        text = label(value, knob)
         if text in out:
             raise ConfigError(f"llm_sweep({knob}=...) names {text} twice")
         out[text] = expand({knob: value}, presets, "llm_sweep")[knob]
@@ -198,7 +200,7 @@ def _key(held: Mapping[str, Any], root: str, inner: str) -> str:
 def _named(knob: str, value: Any, presets: Presets) -> str:
     """``label``, or the name of the preset whose values these are."""
     found = (p.name for p in presets.values() if p.key == knob and dict(p.values) == value)
-    return next(found, label(value))
+    return next(found, label(value, knob))
 
 
 def _dotted(knob: str) -> str:

@@ -88,6 +88,17 @@ def test_a_variable_of_another_case_is_another_one() -> None:
     assert found == {"env.omp=1": {"env": {"OMP": "1", "omp": "1"}}}
 
 
+def test_secrets_are_not_shown() -> None:
+    """Nor do they make another server."""
+    declared = {"model": "m", "env": {"HF_TOKEN": "hf_0"}}
+    found = plan({"env__HF_TOKEN": ["hf_1"], "env__PROXY": ["http://me:hunter2@proxy"], "tp": [2]}, declared)
+    assert [v.name for v in found.variations] == ["env.PROXY=http://***@proxy", "tp=2"]
+    assert dict(found.base_settings) == {"env.HF_TOKEN": "***", "env.PROXY": "engine default", "tp": "engine default"}
+    assert found.variations[0].keywords["env"]["PROXY"] == "http://me:hunter2@proxy"
+    (drafter,) = plan({"speculative": [{"model": "d", "api_key": "k"}]}, declared).variations
+    assert drafter.name == 'speculative={"api_key":"***","model":"d"}'
+
+
 def test_presets_are_values_under_their_name() -> None:
     found = plan({"base": {"nccl": "ll"}, "nccl": ["ll", "tree", None]}, {"model": "m"}, PRESETS)
     assert dict(found.base_settings) == {"nccl": "ll"}
