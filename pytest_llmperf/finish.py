@@ -21,6 +21,7 @@ from pytest_llmperf.report import github, jsonfile
 from pytest_llmperf.report.history import History
 from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord, message
 from pytest_llmperf.report.text import plural
+from pytest_llmperf.report.tuning import Sweep
 from pytest_llmperf.schedule import Plan
 from pytest_llmperf.server.config import without_login
 from pytest_llmperf.server.gpus import Hardware
@@ -42,6 +43,7 @@ class Ending:
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
+        self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
         self.failed = False
@@ -58,6 +60,9 @@ class Ending:
         for data in payload["fresh"]:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
+        sweeps = [Sweep.from_json(data) for data in payload.get("sweeps", ())]
+        if sweeps:
+            self._sweeps[sweeps[0].test, sweeps[0].engine] = sweeps
         for note in payload["notes"]:
             self.say("note", note)
 
@@ -107,6 +112,7 @@ class Ending:
             },
             servers=tuple(self._servers.values()),
             results=tuple(self._results.values()),
+            sweeps=tuple(s for found in self._sweeps.values() for s in found),
         )
 
     def _try(self, step: Callable[[], None]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.markers import Perf
-from pytest_llmperf.measure.metrics import Guard, Metric, Workload
+from pytest_llmperf.measure.metrics import Guard, Measurement, Metric, Workload
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.rounds import Round
 from pytest_llmperf.server.config import ServerConfig
@@ -49,6 +50,9 @@ class PerfTest:
     server without gating anything.
     """
 
+    gates: ClassVar[bool] = True
+    """Whether ``value in baseline`` judges."""
+
     def __init__(
         self,
         nodeid: str,
@@ -77,6 +81,11 @@ class PerfTest:
         return ((self.config,) if self.config else ()) + tuple(self.named.values())
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Tests that have one of these in common run as neighbours, in one process."""
+        return tuple(c.key for c in self.configs)
+
+    @property
     def repeats(self) -> bool:
         """Whether the test runs on every launch of its server."""
         return self.perf is not None
@@ -101,6 +110,9 @@ class PerfTest:
 
     def begin(self, round_: Round) -> None:
         self.round = round_
+
+    def measured(self, measurement: Measurement) -> None:
+        """Told of every measurement that the test makes."""
 
     @property
     def decided(self) -> bool:

@@ -134,16 +134,17 @@ def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
 
 
 def _tuning(session: SessionRecord) -> Iterator[str]:
-    parts: list[tuple[str, Grid]] = []
+    parts: list[tuple[str, Grid, list[str]]] = []
     if session.gaps:
-        parts.append(("gap between engines", grids.gaps(session.gaps)))
-    parts += [(grids.sweep_title(s), grids.sweep(s)) for s in session.sweeps]
-    parts += [(grids.curve_title(c), grids.curve(c)) for c in session.curves]
-    for title, grid in parts:
+        parts.append(("gap between engines", grids.gaps(session.gaps), []))
+    parts += [(grids.sweep_title(s), grids.sweep(s), grids.sweep_notes(s)) for s in grids.leading(session.sweeps)]
+    parts += [(grids.curve_title(c), grids.curve(c), []) for c in session.curves]
+    for title, grid, notes in parts:
         yield ""
         yield f"#### {markdown(title)}"
         yield ""
         yield from table(grid)
+        yield from (f"\n{block(note)}" for note in notes)
 
 
 def folder_in_checkout(rootdir: Path, environ: Mapping[str, str]) -> str:

@@ -167,6 +167,29 @@ def test_a_fresh_launch_stays_on_its_gpus_and_a_cpu_engine_takes_none(
     assert pool.get(config(engine="fakegpu", tp=2, seed=2)).launch.gpus == UUIDS
 
 
+def test_a_launch_after_another_config_takes_its_gpus_over_or_gives_them_back(
+    pools: Pools, inventory: FileInventory, tmp_path: Path
+) -> None:
+    pool = pools(inventory)
+    one, two, wide = (config(engine="fakegpu", tp=tp, seed=n) for n, tp in enumerate((1, 1, 2)))
+    broken = config(engine="fakegpu", crash="oom")
+    with pytest.raises(LaunchError):
+        pool.get(broken)
+    first = pool.get(one)
+    assert pool.fresh(two, after=one).launch.gpus == first.launch.gpus
+    with pytest.raises(LaunchError, match="was stopped by this session"):
+        first.check()
+    last = pool.fresh(wide, after=two)
+    assert last.launch.gpus == UUIDS
+    with pytest.raises(LaunchError, match="out of GPU memory"):
+        pool.fresh(broken, after=wide)
+    with pytest.raises(LaunchError, match="was stopped by this session"):
+        last.check()
+    lease = acquire(ask(2), inventory, tmp_path)
+    assert lease.uuids == UUIDS
+    lease.close()
+
+
 def test_a_stop_waits_until_the_engines_memory_is_free(
     pools: Pools, inventory: FileInventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
