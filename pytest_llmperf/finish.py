@@ -25,6 +25,7 @@ from pytest_llmperf.schedule import Plan
 from pytest_llmperf.server.config import without_login
 from pytest_llmperf.server.gpus import Hardware
 from pytest_llmperf.stats import session_alpha
+from pytest_llmperf.tuned import Tuned
 
 
 class Ending:
@@ -42,6 +43,7 @@ class Ending:
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
+        self._tuned = Tuned(options, state_dir)
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
         self.failed = False
@@ -58,6 +60,7 @@ class Ending:
         for data in payload["fresh"]:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
+        self._tuned.take(payload)
         for note in payload["notes"]:
             self.say("note", note)
 
@@ -104,6 +107,8 @@ class Ending:
             },
             servers=tuple(self._servers.values()),
             results=tuple(self._results.values()),
+            gaps=self._tuned.gaps(tuple(self._results.values())),
+            curves=self._tuned.curves(),
         )
 
     def _try(self, step: Callable[[], None]) -> None:

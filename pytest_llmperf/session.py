@@ -16,6 +16,7 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
+from pytest_llmperf.fixtures import compares
 from pytest_llmperf.gating import Baseline, Judge
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
@@ -28,6 +29,7 @@ from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.subject import PerfTest
 
 if TYPE_CHECKING:
+    from pytest_llmperf.ab import AbPlan
     from pytest_llmperf.measure.run import Run
 
 
@@ -64,10 +66,15 @@ class Session:
         problems: list[str] = []
         perf = _sound(problems, lambda: markers.Perf.from_item(item))
         configs = _sound(problems, lambda: self._configs(item, engine))
+        plan = _sound(problems, lambda: self._ab(item, engine)) if configs else None
         if problems or configs is None:
             raise ConfigError("\n".join(problems))
+        if plan is not None:
+            perf, configs = None, (None, {"a": plan.a.config, "b": plan.b.config})
         path, line, _ = item.location
-        self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, f"{path}:{(line or 0) + 1}")
+        test = PerfTest(nodeid, perf, engine or "", *configs, f"{path}:{(line or 0) + 1}")
+        test.ab = plan
+        self.tests[item.nodeid] = test
 
     def _configs(self, item: pytest.Item, engine: str | None) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
         """The config of ``llm_server`` and those of ``llm_servers``, as far as ``item`` uses them."""
@@ -84,6 +91,16 @@ class Session:
         config = self._config_of(declaration, engine) if "llm_server" in fixtures else None
         return config, {name: self._config_of(markers.merged(declaration, x), engine, x) for name, x in extras.items()}
 
+    def _ab(self, item: pytest.Item, engine: str | None) -> AbPlan | None:
+        declaration = markers.declared(item, self.options.profiles)
+        if not compares(item) or declaration is None or engine is None:
+            return None
+        from pytest_llmperf.ab import AbPlan  # here: it needs the measuring room, whose import takes a while
+
+        if self.options.url:
+            raise ConfigError("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
+        return AbPlan.from_item(item, lambda side: self._config_of(markers.merged(declaration, side), engine))
+
     def _config_of(
         self, declaration: Mapping[str, Any], engine: str, own: Mapping[str, Any] | None = None
     ) -> ServerConfig:
@@ -95,7 +112,7 @@ class Session:
 
     def regroup(self) -> None:
         """Group the registered tests by the servers they need."""
-        self.groups = schedule.groups({key: [c.key for c in t.configs] for key, t in self.tests.items()})
+        self.groups = schedule.groups({key: t.keys for key, t in self.tests.items()})
         for key, test in self.tests.items():
             test.group = self.groups[key]
 
@@ -112,25 +129,25 @@ class Session:
         return hardware()
 
     @cached_property
-    def pool(self) -> ServerPool:
+    def pool_settings(self) -> PoolSettings:
         o = self.options
-        return ServerPool(
-            PoolSettings(
-                engines=o.engines,
-                log_dir=o.log_dir,
-                state_dir=self.state_dir,
-                startup_timeout=o.startup_timeout,
-                stop_grace=o.stop_grace,
-                gpu_wait=o.gpu_wait,
-                keep=o.keep_servers,
-                url=o.url,
-                api_key_env="LLMPERF_API_KEY",
-                plain_progress=o.ci,
-                worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
-            ),
-            self.engines,
-            self.say,
+        return PoolSettings(
+            engines=o.engines,
+            log_dir=o.log_dir,
+            state_dir=self.state_dir,
+            startup_timeout=o.startup_timeout,
+            stop_grace=o.stop_grace,
+            gpu_wait=o.gpu_wait,
+            keep=o.keep_servers,
+            url=o.url,
+            api_key_env="LLMPERF_API_KEY",
+            plain_progress=o.ci,
+            worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
         )
+
+    @cached_property
+    def pool(self) -> ServerPool:
+        return ServerPool(self.pool_settings, self.engines, self.say)
 
     @cached_property
     def state_dir(self) -> Path:
@@ -154,7 +171,7 @@ class Session:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
         if test.perf:
             self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
-        return LlmServer(self, test, config)
+        return LlmServer(self, test, self.server(test, config))
 
     def renew(self, group: str) -> None:
         for test in self.tests.values():
@@ -198,7 +215,7 @@ class Session:
         # what an earlier session sent to a server that it left up is not known here
         nonce = session_nonce() if launch.reused or launch.attached else ""
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
-        run = load if workload.concurrency > 1 or workload.rate is not None else stream
+        run = load if workload.requests is not None or workload.seconds is not None else stream
         with measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
             started = time.monotonic()
@@ -206,6 +223,7 @@ class Session:
             test.measuring_s += time.monotonic() - started
         if result.measurement.invalid:
             server.check()  # its death explains a broken request, and is no property of the measurement
+        test.add_load(launch, result.measurement)
         return result
 
     @cached_property

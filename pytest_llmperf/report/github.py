@@ -131,16 +131,17 @@ def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
 
 
 def _tuning(session: SessionRecord) -> Iterator[str]:
-    parts: list[tuple[str, Grid]] = []
+    parts: list[tuple[str, Grid, list[str]]] = []
     if session.gaps:
-        parts.append(("gap between engines", grids.gaps(session.gaps)))
-    parts += [(grids.sweep_title(s), grids.sweep(s)) for s in session.sweeps]
-    parts += [(grids.curve_title(c), grids.curve(c)) for c in session.curves]
-    for title, grid in parts:
+        parts.append((grids.GAPS, grids.gaps(session.gaps), words.gap_notes(session)))
+    parts += [(grids.sweep_title(s), grids.sweep(s), []) for s in session.sweeps]
+    parts += [(grids.curve_title(c), grids.curve(c), []) for c in session.curves]
+    for title, grid, notes in parts:
         yield ""
         yield f"#### {markdown(title)}"
         yield ""
         yield from table(grid)
+        yield from (f"\n{block(note)}" for note in notes)
 
 
 def annotations(session: SessionRecord) -> list[str]:

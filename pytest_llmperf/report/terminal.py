@@ -141,8 +141,10 @@ def _explained(result: Result, session: SessionRecord, page: _Page, verbose: boo
 def _tuning(session: SessionRecord, page: _Page) -> Iterator[Text]:
     if session.gaps:
         yield Text()
-        yield page.line("gap between engines", "bold")
+        yield page.line(grids.GAPS, "bold")
         yield from page.table(grids.gaps(session.gaps))
+        for note in summary.gap_notes(session):
+            yield from page.bullet(note, "dim")
     for sweep in session.sweeps:
         yield Text()
         yield page.line(grids.sweep_title(sweep), "bold")

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import LaunchError, MeasurementError
-from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import Metric, Workload
-from pytest_llmperf.measure.run import Connection
-from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.report.text import number
+from pytest_llmperf.measure.metrics import Metric
+from pytest_llmperf.measure.run import Run
+from pytest_llmperf.report.text import number, percent, plural
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.pool import Server, ServerPool
-from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.stats import Trial, location
 from pytest_llmperf.tuning.ab import step
 
@@ -29,21 +26,26 @@ class Side:
     pool: ServerPool
 
 
+#: Measures a ready server of one side, once.
+Measure = Callable[[Side, Server], Run]
+
+
 @dataclass
 class Duel:
-    """An A/B as it went. ``trial`` is where it ended, None when a side never measured; ``failure`` says why it broke
-    off: which side, and what happened to it."""
+    """An A/B as it went. ``trial`` is where it ended, None when a side never measured; ``error`` says why it broke
+    off and ``failed`` on which side."""
 
     a: list[tuple[float, ...]] = field(default_factory=list)
     b: list[tuple[float, ...]] = field(default_factory=list)
     trial: Trial | None = None
-    failure: str | None = None
+    error: LaunchError | MeasurementError | None = None
+    failed: Side | None = None
 
 
 def fight(
     a: Side,
     b: Side,
-    workload: Workload,
+    measure: Measure,
     metric: Metric,
     *,
     budget: int,
@@ -52,7 +54,7 @@ def fight(
 ) -> Duel:
     """Launch and measure until ``stats.trial`` is sure or each side was launched ``budget`` times.
 
-    A side that does not start, dies, or measures nothing valid ends the trial with ``failure``; nothing is launched
+    A side that does not start, dies, or measures nothing valid ends the trial with ``error``; nothing is launched
     again to get past it. Both pools are closed at the end, whatever happens.
     """
     duel = Duel()
@@ -70,46 +72,45 @@ def fight(
             if now.side is None:
                 return duel
             side, launches = sides[now.side]
-            values = _one_launch(side, workload, metric, say)
+            try:
+                values = _one_launch(side, measure, metric)
+            except (LaunchError, MeasurementError) as error:
+                duel.error, duel.failed = error, side
+                return duel
             launches.append(values)
             say(f"{side.label}: launch {len(launches)} of at most {budget}: {number(location(values))} {metric.unit}")
-    except (LaunchError, MeasurementError) as error:
-        duel.failure = str(error)
-        return duel
     finally:
         a.pool.close()
         b.pool.close()
 
 
-def _one_launch(side: Side, workload: Workload, metric: Metric, say: Callable[[str], None]) -> tuple[float, ...]:
+def stopped(trial: Trial, min_effect: float = 0.01) -> str:
+    """Why a trial ended, in words."""
+    each = f"{plural(trial.pairs, 'launch')} of each"
+    return {
+        "faster": f"clear after {each}: b is better",
+        "slower": f"clear after {each}: b is worse",
+        "no difference": f"clear after {each}: no difference of {percent(min_effect)} or more",
+    }.get(trial.verdict, f"undecided within the budget of {each}")
+
+
+def _one_launch(side: Side, measure: Measure, metric: Metric) -> tuple[float, ...]:
     """Start, measure, stop. Raises ``LaunchError`` or ``MeasurementError`` that names the side."""
     try:
-        server = side.pool.get(side.config)
-        run = _measure(side, server, workload, say)
-        values: tuple[float, ...] = getattr(run, metric.name).values
-    except AttributeError as error:
-        raise MeasurementError(f"{side.label}: {error}") from error
+        run = measure(side, side.pool.get(side.config))
+        return _usable(run, metric)
     except (LaunchError, MeasurementError) as error:
         raise type(error)(f"{side.label}: {error}") from error
     finally:
         side.pool.release(side.config)
+
+
+def _usable(run: Run, metric: Metric) -> tuple[float, ...]:
+    if run.measurement.invalid:
+        raise MeasurementError("the measurement is invalid:\n  " + "\n  ".join(run.measurement.invalid))
+    if metric.name not in run.metrics:
+        raise MeasurementError(f"the run has no {metric.name!r}; its metrics are: {', '.join(run.metrics) or 'none'}")
+    values = run.measurement.values[metric.name]
+    if not all(v > 0 for v in values):
+        raise MeasurementError(f"{metric.name} holds a value that is not above 0, which no ratio can be made of")
     return values
-
-
-def _measure(side: Side, server: Server, workload: Workload, say: Callable[[str], None]) -> object:
-    launch = server.launch
-    connection = Connection(
-        endpoint=launch.endpoint,
-        model=launch.model,
-        engine=side.engine,
-        config=launch.config,
-        launch_id=launch.id,
-        counters=server.counters,
-        check=server.check,
-        log=server.log,
-        gpus=launch.gpus,
-        pids=launch.pids,
-    )
-    run = load if workload.concurrency > 1 else stream
-    with measuring(side.pool.settings.state_dir):
-        return run(connection, workload, seed=f"ab:{launch.id}", say=say)

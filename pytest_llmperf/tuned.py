@@ -1,0 +1,44 @@
+"""What a session says beside its verdicts: gaps between engines and sides, load curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.baselines import prior
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.options import Options
+from pytest_llmperf.report.records import Result
+from pytest_llmperf.report.tuning import Curve, Gap
+from pytest_llmperf.stats import Prior
+from pytest_llmperf.tuning.gaps import gaps
+from pytest_llmperf.tuning.loads import Load, curves
+
+
+class Tuned:
+    """Gathers gaps and loads from the test reports, in the process that sees them all."""
+
+    def __init__(self, options: Options, state_dir: Path) -> None:
+        self._options = options
+        self._cache = state_dir / "priors"
+        self._gaps: dict[str, list[Gap]] = {}
+        self._loads: dict[str, list[Load]] = {}
+
+    def take(self, payload: Mapping[str, Any]) -> None:
+        """Take one report's payload. A later one of the same test replaces the earlier one: it holds that too."""
+        self._gaps[payload["nodeid"]] = [Gap.from_json(g) for g in payload["gaps"]]
+        self._loads[payload["nodeid"]] = [Load.from_json(x) for x in payload["loads"]]
+
+    def gaps(self, results: Sequence[Result]) -> tuple[Gap, ...]:
+        """Those between the engines of ``results``, then those that tests measured on purpose."""
+        between = gaps(results, self._options.engine, self._prior)
+        return (*between, *(g for found in self._gaps.values() for g in found))
+
+    def curves(self) -> tuple[Curve, ...]:
+        return tuple(curves(x for found in self._loads.values() for x in found))
+
+    def _prior(self, result: Result) -> Prior:
+        """The launch spread that the stored series of the result's engine on its hardware show."""
+        mark = Fingerprint(result.fingerprint)
+        return prior.fit(self._options.baselines, result.engine, mark, self._cache).of(result.metric)
