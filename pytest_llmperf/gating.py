@@ -176,6 +176,7 @@ class Baseline:
 
         Raises ``AssertionError`` that names every failed one.
         """
+        __tracebackhide__ = True
         values = [getattr(run, name) for name in metrics or self._perf.metrics]
         failed = [value for value in values if value not in self]
         if failed:
