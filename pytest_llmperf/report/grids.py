@@ -89,7 +89,7 @@ def launches(result: Result) -> Grid:
 
 
 #: What stands over ``gaps``.
-GAPS = "gap: engine over reference"
+GAPS = "gap of engine over reference"
 
 
 def gaps(items: Sequence[Gap]) -> Grid:

@@ -100,8 +100,8 @@ def gap(
         higher_is_better=metric.higher_is_better,
         engine=engine,
         reference=reference,
-        value=_mean(launches),
-        reference_value=_mean(reference_launches),
+        value=_value(launches),
+        reference_value=_value(reference_launches),
         ratio=seen.ratio,
         interval=(seen.low, seen.high),
         launches=(len(launches), len(reference_launches)),
@@ -122,8 +122,8 @@ def versus(
         higher_is_better=metric.higher_is_better,
         engine=f"{engine} B",
         reference=f"{engine} A",
-        value=_mean(b[:pairs]),
-        reference_value=_mean(a[:pairs]),
+        value=_value(b[:pairs]),
+        reference_value=_value(a[:pairs]),
         ratio=seen.ratio,
         interval=(seen.low, seen.high),
         launches=seen.launches,
@@ -165,14 +165,6 @@ def _knob(variation: Variation) -> tuple[str, str]:
 
 
 def _value(launches: Sequence[Launch]) -> float:
-    """The location over launches of each launch's own location."""
-    return location(_locations(launches))
-
-
-def _mean(launches: Sequence[Launch]) -> float:
-    """The geometric mean over launches, as the gate has it: what a ratio of two sides is made of."""
-    return math.exp(sum(map(math.log, _locations(launches))) / len(launches))
-
-
-def _locations(launches: Sequence[Launch]) -> list[float]:
-    return [location([x] if isinstance(x, (int, float)) else list(x)) for x in launches]
+    """The geometric mean of the launches' own locations, so that the ratio of two values is the ratio that is shown."""
+    logs = [math.log(location([x] if isinstance(x, (int, float)) else list(x))) for x in launches]
+    return math.exp(sum(logs) / len(logs))

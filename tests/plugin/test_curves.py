@@ -22,7 +22,7 @@ def test_peak(llm_server):
 PARAMETRIZED = (
     HEAD
     + """
-@pytest.mark.parametrize("concurrency", [1, 2, 4])
+@pytest.mark.parametrize("concurrency", [1, 2])
 @perf(metric="output_tok_s", repetitions=1)
 def test_peak(llm_server, baseline, concurrency):
     run = llm_server.load(concurrency=concurrency, output_tokens=24, prompt_tokens=16)

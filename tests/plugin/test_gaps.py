@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from tests.plugin.conftest import Project
+from pytest_llmperf.baselines import store
+from pytest_llmperf.baselines.series import Epoch
+from tests.plugin.conftest import USUAL, Project
 
 SUITE = """
 import pytest
@@ -52,7 +55,7 @@ def test_a_planted_gap_is_in_every_report(project: Project, monkeypatch: pytest.
     assert speed["value"] == pytest.approx(shown["sglang"], rel=0.001)
     assert speed["reference_value"] == pytest.approx(shown["vllm"], rel=0.001)
     said = f"{speed['ratio']:.3f}x"
-    result.stdout.fnmatch_lines(["gap: engine over reference", f"*test_decode*sglang*vllm*{said}*2 vs 2*"])
+    result.stdout.fnmatch_lines(["gap of engine over reference", f"*test_decode*sglang*vllm*{said}*2 vs 2*"])
     assert said in summary.read_text()
     assert said in (project.path / "out.html").read_text()
 
@@ -86,13 +89,21 @@ def test_what_could_not_be_measured_on_one_engine_has_no_gap(project: Project, m
 
 
 def test_each_engine_has_its_own_prior(project: Project) -> None:
-    """Series of either engine decide how wide its side is: wide ones make the interval of one launch each wider."""
+    """Its stored series say how far launches of an engine differ: where that is far, so are the interval's ends."""
     project.suite(SUITE)
-    many = "\n".join(SUITE[SUITE.index("@perf") : SUITE.index("@pytest.mark.llm_server(e")]
-                     .replace("test_decode", f"test_{i}") for i in range(6))  # fmt: skip
-    project.suite(SUITE + many)
-    assert project.run_here(*BOTH, "--launches", "3").ret == 0
-    project.spread(0.8, 1, 1.25)
-    assert project.run_here("--engine", "vllm", "-k", "test_decode", "--update-baselines").ret == 0
+    assert project.run_here(*BOTH).ret == 0
+    folder = project.path / "baselines"
+    for path in store.files(folder):
+        series = store.read(path)
+        [launch] = series.current.launches
+        for i in range(6):
+            launches = [
+                replace(launch, id=f"{i}-{j}", metrics={"decode_tok_s": (USUAL * factor,)})
+                for j, factor in enumerate((0.8, 1, 1.25))
+            ]
+            test = f"test_other.py::test_{i}"
+            other = replace(series, test=test, epochs=(Epoch("first recording", tuple(launches)),))
+            store.write(store.path_of(folder, test, series.engine, series.fingerprint), other)
+    assert project.run_here(*BOTH).ret == 0
     [speed] = [g for g in project.report["gaps"] if g["metric"] == "decode_tok_s"]
     assert speed["interval"][1] / speed["interval"][0] > 1.5  # the default prior alone gives 1.1
