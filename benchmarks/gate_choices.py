@@ -124,7 +124,7 @@ def cap(runs: int, seed: int) -> Iterator[str]:
             for _ in range(max(runs // count, 1)):
                 sigma = 0.01 * np.exp(rng.normal(0, differ, count))
                 logs = rng.normal(0, 1, (count, k + 1 + CONFIRM)) * sigma[:, None]
-                ref = reference(logs[:, :k], fit_prior([list(np.exp(x)) for x in logs[:, :k]]))
+                ref = reference(logs[:, :k], fit_prior([list(np.exp(x)) for x in logs[:, :k]]) or Prior())
                 wide = sigma >= np.quantile(sigma, 0.75)
                 every = [judged(_part(ref, m), logs[m, k:] + np.log1p(-d), k)[0] for m, d in
                          ((slice(None), 0.0), (wide, 0.0), (slice(None), 0.05))]  # fmt: skip

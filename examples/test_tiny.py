@@ -11,28 +11,31 @@ import pytest
 
 from pytest_llmperf import perf
 
-pytestmark = pytest.mark.llm_server(model="tiny", max_running_requests=4, context_length=1024)
+pytestmark = [
+    pytest.mark.llm_server(model="tiny", max_running_requests=4, context_length=1024),
+    perf(precision=0.02, max_repetitions=8),  # launches on a CPU differ by more than 2 %: no need to know one better
+]
 
 
 @perf
 def test_single_stream(llm_server, baseline):
-    run = llm_server.stream(prompt_tokens=32, output_tokens=96)
+    run = llm_server.stream(prompt_tokens=32, output_tokens=64)
     assert run.decode_tok_s in baseline
 
 
 @perf
 def test_single_stream_long_prompt(llm_server, baseline):
-    run = llm_server.stream(prompt_tokens=512, output_tokens=96)
+    run = llm_server.stream(prompt_tokens=256, output_tokens=64)
     assert run.decode_tok_s in baseline
 
 
 @perf(metric="ttft_ms")
 def test_time_to_first_token(llm_server, baseline):
-    run = llm_server.stream(prompt_tokens=512, output_tokens=8)
+    run = llm_server.stream(prompt_tokens=256, output_tokens=4)
     assert run.ttft_ms in baseline
 
 
 @perf(metric=("output_tok_s", "itl_p50_ms"))
 def test_four_streams(llm_server, baseline):
-    run = llm_server.load(concurrency=4, requests=16, output_tokens=64, prompt_tokens=32)
+    run = llm_server.load(concurrency=4, requests=16, output_tokens=32, prompt_tokens=32)
     baseline.check(run)

@@ -83,6 +83,9 @@ class Ending:
             self._try(self._update)
         if plan.tests and scope is not None:
             self._try(lambda: self._unused(plan.tests, scope))
+        for result in self._results.values():
+            if result.drift:
+                self.say("drift", f"{result.nodeid}: {result.drift}")
         record = self.record = self._record(plan, hardware, interrupted)
         for write in (self._html, self._github, self._json):  # the last one tells of the others' errors
             self._try(lambda write=write: write(record))  # type: ignore[misc]

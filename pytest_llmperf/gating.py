@@ -18,6 +18,7 @@ from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 from pytest_llmperf.baselines.speculation import LENGTH, SPEEDS
 from pytest_llmperf.baselines.update import Fresh
+from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, MetricValue
@@ -43,7 +44,7 @@ class Judge:
         gated: int,
         state: Path,
         root: Path,
-        uses_gpu: Callable[[ServerConfig], bool],
+        engines: Mapping[str, Engine],
         extra: Callable[[ServerConfig], Mapping[str, str]],
     ) -> None:
         self.options = options
@@ -52,7 +53,7 @@ class Judge:
         self._host = fingerprint.host_identity(hardware)
         self._cache = state / "priors"
         self._root = root
-        self._uses_gpu = uses_gpu
+        self._engines = engines
         self._extra = extra
         self._series: dict[tuple[str, str], list[Series]] = {}
         self._priors: dict[tuple[str, str], Priors] = {}
@@ -63,7 +64,7 @@ class Judge:
         return fingerprint.of(
             self._hardware,
             config,
-            self._uses_gpu(config),
+            self._engines[config.engine].uses_gpu,
             workload,
             self.options.runner_pool,
             gpus=launch.gpus,
@@ -109,11 +110,11 @@ class Judge:
             fingerprint=gated.fingerprint,
             host=self._host,
             alpha=self.alpha,
-            min_effect=options.min_effect if perf.min_effect is None else perf.min_effect,
+            min_effect=_least_effect(options, perf),
             max_regression=perf.max_regression,
             target=dict(perf.target).get(gated.metric.name),
             confirm_launches=options.confirm if can_confirm else 0,
-            prior=self._priors[kind].of(gated.metric.name),
+            prior=self._priors[kind].of(gated.metric, self._engines[engine].launch_spread),
             workload=gated.workload.identity(),
             location=test.location,
         )
@@ -142,6 +143,11 @@ class Judge:
         except (OSError, subprocess.TimeoutExpired):
             return None
         return said.stdout.strip() or None
+
+
+def _least_effect(options: Options, perf: Perf) -> float:
+    """Command line over marker over configuration."""
+    return options.min_effect if perf.min_effect is None or "min_effect" in options.said else perf.min_effect
 
 
 class Baseline:

@@ -48,6 +48,8 @@ class Options:
     runner_pool: str | None
     update: str | None
     ci: bool
+    said: frozenset[str] = frozenset()
+    """Names of the options that the command line gave."""
     engines: Mapping[str, EngineSettings] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Options:
                 raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
         options = cls(
             **{spec.name: _value(config, spec, table, where) for spec in SPECS},
+            said=frozenset(s.name for s in SPECS if config.getoption(f"llmperf_{s.name}") is not None),
             update=config.getoption("llmperf_update"),
             ci=os.environ.get("CI", "").lower() not in ("", "0", "false"),
             engines={k: _engine_settings(k, v, where) for k, v in _table(table, "engines", where).items()},

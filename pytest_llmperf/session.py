@@ -234,7 +234,7 @@ class Session:
             self.gated,
             self.state_dir,
             self._config.rootpath,
-            uses_gpu=lambda c: self.engines[c.engine].uses_gpu,
+            self.engines,
             extra=self._extra_fingerprint,
         )
 

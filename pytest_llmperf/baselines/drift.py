@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmperf.baselines.series import KEEP_FIRST, Series, StoredLaunch
-from pytest_llmperf.stats import Gate, Prior
+from pytest_llmperf.stats import Prior, drift
 
 #: Level of a report about drift: it fails nothing, so that one false word in a hundred is bearable.
 LEVEL = 0.01
@@ -32,11 +32,11 @@ def check(
     if len(stored) <= KEEP_FIRST or len(later) < _NOW:
         return None
     first = stored[:KEEP_FIRST]
-    gate = Gate([x.metrics[metric] for x in first], higher_is_better, LEVEL, prior, min_effect)
-    outcome = gate.single([x.metrics[metric] for x in later])
-    if outcome.verdict != "regressed" or outcome.change is None:
+    sides = ([x.metrics[metric] for x in side] for side in (first, later))
+    seen = drift(*sides, higher_is_better=higher_is_better, level=LEVEL, prior=prior, min_effect=min_effect)
+    if not seen.drifted:
         return None
     return (
-        f"slow drift: {metric} is {abs(outcome.change):.1%} {'below' if higher_is_better else 'above'} the launches of "
+        f"slow drift: {metric} is {abs(seen.change):.1%} {'below' if higher_is_better else 'above'} the launches of "
         f"{first[0].recorded[:10]} to {first[-1].recorded[:10]} that this epoch began with"
     )

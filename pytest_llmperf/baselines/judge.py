@@ -87,8 +87,12 @@ def judge(
     measured = replace(blank, value=_mean(deciding, case.metric.name))
     series = next((s for s in known if s.fingerprint == case.fingerprint), None)
     try:
-        against = _against(case, screened, confirmed, series, folder, now, measured) if series else None
-        result = _with_target(case, deciding, against or _alone(known, measured))
+        result, prior = (
+            _against(case, screened, confirmed, series, folder, now, measured)
+            if series
+            else (_alone(known, measured), case.prior)
+        )
+        result = _with_target(case, deciding, result, prior)
     except ValueError as error:  # a level, target or max_regression that makes no sense
         raise ConfigError(f"{case.nodeid}: {case.metric.name} cannot be judged: {error}") from error
     tripped = [g for g in guards if g.tripped]
@@ -140,13 +144,13 @@ def _against(
     folder: Path,
     now: float,
     measured: Result,
-) -> Result:
-    """Judged by the gate against the stored launches of the same fingerprint."""
+) -> tuple[Result, Prior]:
+    """Judged by the gate against the stored launches of the same fingerprint; also what these say about the spread."""
     name = case.metric.name
     fresh = {x.id for x in (*screened, *confirmed)}
     stored = [x for x in series.launches(name) if x.id not in fresh]
     if not stored:
-        return _no_evidence(series, measured)
+        return _no_evidence(series, measured), case.prior
     gate = Gate(
         [x.metrics[name] for x in stored],
         case.metric.higher_is_better,
@@ -170,10 +174,10 @@ def _against(
         prior=case.prior,
         min_effect=case.min_effect,
     )
-    notes = (drifting, _age_note(age), _cache_note(stored, deciding))
+    notes = (_age_note(age), _cache_note(stored, deciding))
     worse = outcome.verdict in ("regressed", "suspect")
     blamed = blame(name, stored, deciding) if worse else None
-    return replace(
+    result = replace(
         measured,
         verdict=outcome.verdict,
         value=outcome.value,
@@ -186,8 +190,10 @@ def _against(
         differences=differences(stored, deciding),
         notes=tuple(n for n in notes if n),
         host_known=not gate.other_host,
+        drift=drifting,
         required_launches=outcome.required_launches,
     )
+    return result, gate.learned
 
 
 def _outcome(gate: Gate, case: Case, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch]) -> Outcome:
@@ -233,12 +239,12 @@ def _alone(known: Sequence[Series], measured: Result) -> Result:
     )
 
 
-def _with_target(case: Case, deciding: Sequence[StoredLaunch], result: Result) -> Result:
+def _with_target(case: Case, deciding: Sequence[StoredLaunch], result: Result, prior: Prior) -> Result:
     """A target is judged beside the baseline; without a baseline it is what the test is held to."""
     if case.target is None:
         return result
     values = [x.metrics[case.metric.name] for x in deciding]
-    outcome = judge_target(values, case.target, case.metric.higher_is_better, case.alpha, case.prior)
+    outcome = judge_target(values, case.target, case.metric.higher_is_better, case.alpha, prior)
     if outcome.verdict == "regressed":
         return replace(result, verdict="regressed", reasons=(*outcome.reasons, *result.reasons))
     if result.verdict in ("no_baseline", "not_comparable"):

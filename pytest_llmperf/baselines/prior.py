@@ -22,26 +22,28 @@ from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series
 from pytest_llmperf.baselines.text import parse
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.stats import Prior, fit_prior, location
 from pytest_llmperf.stats.location import log_location
 
 #: Most files a prior is fitted over, chosen by the hash of their path: the same on every machine.
 SAMPLE = 100
 #: Raise it when the fit or this cache changes.
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Priors:
-    """Fitted priors by metric. ``files`` were read; ``broken`` of them could not be."""
+    """Priors by name of metric, those fitted. ``files`` were read; ``broken`` of them could not be."""
 
-    by_metric: Mapping[str, Prior]
+    fitted: Mapping[str, Prior]
     files: int = 0
     broken: tuple[str, ...] = ()
 
-    def of(self, metric: str) -> Prior:
-        """The prior of ``metric``; the default one when too little is stored."""
-        return self.by_metric.get(metric) or Prior()
+    def of(self, metric: Metric, launch_spread: float) -> Prior:
+        """The prior of ``metric``; when too little is stored, one of the spread that is usual for the engine
+        (``launch_spread``) and the metric."""
+        return self.fitted.get(metric.name) or Prior(s0=max(launch_spread, metric.launch_spread))
 
 
 def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Priors:
@@ -73,7 +75,8 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
         if series.fingerprint.hardware == fingerprint.hardware:
             for (_, metric), launches in _by_host(series).items():
                 values[metric].append(launches)
-    return Priors({m: fit_prior(series) for m, series in sorted(values.items())}, len(contents), tuple(sorted(broken)))
+    fits = {m: fit_prior(series) for m, series in sorted(values.items())}
+    return Priors({m: p for m, p in fits.items() if p}, len(contents), tuple(sorted(broken)))
 
 
 def _by_host(series: Series) -> Mapping[tuple[str, str], list[float]]:
@@ -112,7 +115,7 @@ def _cached(entry: Path, digest: str) -> Priors | None:
 
 
 def _keep(entry: Path, digest: str, priors: Priors) -> None:
-    fitted = {m: asdict(p) for m, p in priors.by_metric.items()}
+    fitted = {m: asdict(p) for m, p in priors.fitted.items()}
     data = {"digest": digest, "priors": fitted, "files": priors.files, "broken": priors.broken}
     aside = entry.with_suffix(f".{os.getpid()}")
     try:

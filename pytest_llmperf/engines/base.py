@@ -178,6 +178,8 @@ class Engine(abc.ABC):
 
     name: ClassVar[str]
     uses_gpu: ClassVar[bool] = True
+    #: How much launches of one config usually differ (standard deviation of the log of a rate), until baselines tell.
+    launch_spread: ClassVar[float] = 0.012
     #: Portable marker keys (fields of ServerConfig) that this engine can honour.
     portable: ClassVar[frozenset[str]]
     health_path: ClassVar[str] = "/health"

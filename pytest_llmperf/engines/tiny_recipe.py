@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HIDDEN, LAYERS, HEADS, KV_HEADS, FFN, VOCAB = 512, 8, 8, 4, 1408, 4096
 HEAD = HIDDEN // HEADS
 _EPS, _ROPE_BASE = 1e-5, 10000.0
-_STEP, _LOUD, _PHRASE = 2.0**-13, 64, 32
+_STEP, _LOUD, _PHRASE = 2.0**-12, 64, 32
 _STRIDE = 7919  # a prime that walks all pairs of syllables without repeating one
 _BOS, _EOS, _SPECIAL = 0, 1, ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 _CHAT = (
@@ -82,8 +82,8 @@ def _weights(tokens: list[str]) -> dict[str, NDArray[np.float16]]:
     source = np.random.PCG64(RECIPE)  # numpy promises the raw stream for good, not what Generator makes of it
 
     def drawn(rows: int, columns: int) -> NDArray[np.float16]:
-        raw = source.random_raw(rows * columns // 8).astype("<u8").view(np.int8).astype(np.float16)
-        values: NDArray[np.float16] = (2 * raw + 1) * np.float16(_STEP)
+        raw = source.random_raw(rows * columns // 8).astype("<u8").view(np.int8) | np.int8(1)  # odd: symmetric
+        values: NDArray[np.float16] = raw.astype(np.float16) * np.float16(_STEP)
         return values.reshape(rows, columns)
 
     ones = np.ones(HIDDEN, np.float16)
@@ -176,7 +176,7 @@ def _write_gguf(
     gguf = _need("gguf")
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("pytest-llmperf tiny")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
     writer.add_block_count(LAYERS)
@@ -198,11 +198,26 @@ def _write_gguf(
     writer.add_add_bos_token(False)
     writer.add_chat_template(_CHAT)
     for name, w in weights.items():
-        writer.add_tensor(_gguf_name(name), w.astype(np.float32) if w.ndim == 1 else _rotary(name, w))
+        if w.ndim == 1:
+            writer.add_tensor(_gguf_name(name), w.astype(np.float32))
+        else:
+            step = _STEP * (_LOUD if name.startswith("model.embed") else 1)
+            q8_0 = gguf.GGMLQuantizationType.Q8_0
+            writer.add_tensor(_gguf_name(name), _q8_0(_rotary(name, w), step), raw_dtype=q8_0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _q8_0(w: NDArray[np.float16], step: float) -> NDArray[np.uint8]:
+    """``w``, which is int8 times ``step``, as GGUF's Q8_0 without rounding: blocks of a float16 scale and 32 int8.
+
+    A quarter of float32's traffic to memory, which is what a CPU decodes by. Shape (rows, columns / 32 * 34).
+    """
+    blocks = (w / np.float16(step)).astype(np.int8).view(np.uint8).reshape(-1, 32)
+    scales = np.full((len(blocks), 1), step, "<f2").view(np.uint8)
+    return np.hstack([scales, blocks]).reshape(len(w), -1)
 
 
 def _gguf_name(name: str) -> str:

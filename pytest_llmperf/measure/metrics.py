@@ -15,22 +15,27 @@ DEFINITIONS = 1
 
 @dataclass(frozen=True)
 class Metric:
-    """One quantity: ``higher_is_better`` gives its direction; ``what`` is its definition in a sentence."""
+    """One quantity: ``higher_is_better`` gives its direction; ``what`` is its definition in a sentence.
+
+    ``launch_spread``: how much launches of one config differ in it at least (standard deviation of logs), where that
+    is more than the engine's own ``launch_spread``.
+    """
 
     name: str
     unit: str
     higher_is_better: bool
     what: str
+    launch_spread: float = 0.0
 
 
 METRICS: Mapping[str, Metric] = {
     m.name: m
     for m in (
         Metric("decode_tok_s", "tok/s", True, "tokens after the first chunk / time from first to last chunk"),
-        Metric("ttft_ms", "ms", False, "first chunk with content - just before the request is sent"),
+        Metric("ttft_ms", "ms", False, "first chunk with content - just before the request is sent", 0.12),
         Metric("tpot_ms", "ms", False, "1000 / decode_tok_s"),
         Metric("itl_p50_ms", "ms", False, "median per-token gap; a chunk of n tokens spreads its gap over n"),
-        Metric("itl_p99_ms", "ms", False, "99th percentile of the per-token gap"),
+        Metric("itl_p99_ms", "ms", False, "99th percentile of the per-token gap", 0.05),
         Metric("e2e_ms", "ms", False, "last chunk with content - just before the request is sent"),
         Metric("output_tok_s", "tok/s", True, "tokens completed in the steady window / its length, all streams"),
         Metric("stream_tok_s", "tok/s", True, "decode tok/s of one stream among several, in the steady window"),

@@ -59,7 +59,7 @@ class Watch:
         connection, limits = self._connection, self._limits
         tokens = sum(o.answer.completion_tokens or 0 for o in outcomes)
         self.delta = delta = difference(self.counters, settled(connection.counters, self.counters, tokens))
-        guards = host_guards(self._before, self._after, limits, on_cpu=not connection.engine.uses_gpu)
+        guards = host_guards(self._before, self._after, limits, on_cpu=not connection.gpus)
         evidence: dict[str, Any] = {"counters": as_evidence(delta), "seconds": self.seconds}
         if self._gpus is not None:
             ours = [p.pid for p in process_tree(connection.pids)]

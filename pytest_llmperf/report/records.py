@@ -87,6 +87,8 @@ class Result:
     measurement_s: float | None = None
     host_known: bool | None = None
     """False when the baseline has no launch on this host (its band is then wider)."""
+    drift: str | None = None
+    """Said when the newest launches are credibly worse than those that the epoch began with, whatever the verdict."""
     required_launches: int | None = None
     """Baseline launches that would bring ``mde`` under the test's ``max_regression``, when it is over it."""
 

@@ -48,19 +48,19 @@ def moderate(squares: Array, df: float, d0: float, s0_squared: float | Array) ->
     return np.maximum(np.sqrt((d0 * s0_squared + squares) / nu), LEAST_SPREAD), nu
 
 
-def fit_prior(series: Sequence[Sequence[float]]) -> Prior:
+def fit_prior(series: Sequence[Sequence[float]]) -> Prior | None:
     """The prior that many series of launch values (of one engine on one hardware) imply.
 
     ``series[i]`` holds the launch values of one metric of one test, in its own unit. Method of moments on log
     variances (Smyth 2004, section 6.2, limma's ``fitFDist``); ``d0`` comes in halves, so that critical values are
     shared, and within ``LEAST_D0`` and ``MOST_D0``. Series with fewer than two launches say nothing; with fewer than
-    ``FEWEST_SERIES`` others the default prior is returned. Raises ``ValueError`` for values not positive and finite.
+    ``FEWEST_SERIES`` others there is none. Raises ``ValueError`` for values not positive and finite.
     """
     data = [np.asarray(values, dtype=np.float64) for values in series if len(values) >= 2]
     if not all(np.all(np.isfinite(x)) and np.all(x > 0) for x in data):
         raise ValueError("a prior is fitted to positive finite launch values only")
     if len(data) < FEWEST_SERIES:
-        return Prior()
+        return None
     df = np.array([x.size - 1 for x in data], dtype=np.float64)
     variances = np.maximum([float(np.var(np.log(x), ddof=1)) for x in data], LEAST_SPREAD**2)
     e = np.log(variances) - digamma(df / 2) + np.log(df / 2)

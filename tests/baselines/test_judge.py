@@ -15,6 +15,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS, Guard
 from pytest_llmperf.report.records import Result
 from pytest_llmperf.report.text import percent
+from pytest_llmperf.stats import Prior
 
 from .conftest import DAY, PRINT, START, make_launch
 
@@ -119,6 +120,12 @@ def test_a_missed_target_fails(known: list[Series]) -> None:
     assert result.verdict == "regressed"
     assert "target 120" in result.reasons[0]
     assert result.target == 120.0
+
+
+def test_a_target_is_held_to_the_spread_that_the_baseline_shows() -> None:
+    vague = replace(CASE, target=95.0, prior=Prior(s0=0.03, d0=1.0))
+    assert judged([at(82.4)], case=vague).result.verdict == "regressed"
+    assert judged([at(82.4)], case=vague, known=[]).result.verdict == "passed"
 
 
 def test_a_target_that_is_met_replaces_a_missing_baseline() -> None:

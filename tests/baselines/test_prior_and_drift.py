@@ -9,9 +9,12 @@ import pytest
 from pytest_llmperf.baselines import drift, prior, store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series
+from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.stats import Prior
 
 from .conftest import PRINT, make_launch, path_of
+
+USUAL = Prior(s0=0.006)
 
 
 def fill(folder: Path, spread: float, count: int = 40, fingerprint: Fingerprint = PRINT, hosts: int = 1) -> None:
@@ -30,26 +33,29 @@ def fill(folder: Path, spread: float, count: int = 40, fingerprint: Fingerprint 
 def test_prior_is_what_the_stored_series_show(tmp_path: Path, state: Path, spread: float) -> None:
     fill(tmp_path, spread)
     found = prior.fit(tmp_path, "sglang", PRINT, state)
-    assert found.of("decode_tok_s").s0 == pytest.approx(spread, rel=0.2)
-    assert found.of("ttft_ms") == Prior()
+    assert found.of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(spread, rel=0.2)
+    assert found.of(METRICS["ttft_ms"], 0.006) == Prior(s0=0.12), "times to the first token differ by more"
+    assert found.of(METRICS["ttft_ms"], 0.2) == Prior(s0=0.2)
     assert (found.files, found.broken) == (40, ())
 
 
 def test_hosts_that_differ_do_not_widen_the_launch_spread(tmp_path: Path, state: Path) -> None:
     fill(tmp_path, 0.004, hosts=2)
-    assert prior.fit(tmp_path, "sglang", PRINT, state).of("decode_tok_s").s0 == pytest.approx(0.004, rel=0.2)
+    assert prior.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(
+        0.004, rel=0.2
+    )
 
 
 def test_other_hardware_and_engines_say_nothing(tmp_path: Path, state: Path) -> None:
     same_label = Fingerprint({**PRINT.fields, "gpu memory": "80 GiB"})
     fill(tmp_path, 0.03, fingerprint=same_label)
-    assert prior.fit(tmp_path, "sglang", PRINT, state).of("decode_tok_s") == Prior()
+    assert prior.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
     assert prior.fit(tmp_path, "vllm", same_label, state).files == 0
-    assert prior.fit(tmp_path, "sglang", same_label, state).of("decode_tok_s") != Prior()
+    assert prior.fit(tmp_path, "sglang", same_label, state).of(METRICS["decode_tok_s"], 0.006) != USUAL
 
 
 def test_an_empty_folder_gives_the_default(tmp_path: Path, state: Path) -> None:
-    assert prior.fit(tmp_path / "none", "sglang", PRINT, state).of("decode_tok_s") == Prior()
+    assert prior.fit(tmp_path / "none", "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
 
 
 def test_fit_is_cached_by_content_outside_the_folder(
@@ -94,7 +100,7 @@ def test_only_a_sample_of_many_files_is_read(tmp_path: Path, state: Path) -> Non
     fill(tmp_path, 0.01, count=prior.SAMPLE + 10)
     found = prior.fit(tmp_path, "sglang", PRINT, state)
     assert found.files == prior.SAMPLE
-    assert found.of("decode_tok_s").s0 == pytest.approx(0.01, rel=0.2)
+    assert found.of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(0.01, rel=0.2)
 
 
 # -- drift

@@ -169,7 +169,7 @@ def test_effective_config(server: Running) -> None:
     assert effective.kv_tokens == 1024
     assert effective.prefix_cache is False
     assert effective.speculative == "ngram-simple"
-    assert effective.dtype == "float16"
+    assert (effective.dtype, effective.quantization) == (None, "Q8_0")
     assert effective.engine_version == effective.versions["xllamacpp"]
     assert effective.other["threads"] == "1"
     assert effective.attention_backend is None

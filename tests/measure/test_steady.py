@@ -61,3 +61,24 @@ def test_trend_has_the_exact_p_of_kendalls_tau() -> None:
     assert p == pytest.approx(2 / math.factorial(5))
     assert trend([100.0] * 5)[0] == 0
     assert trend([100.0, 0.0, 90.0, 80.0]) == (0.0, 1.0)
+
+
+def test_neighbours_that_resemble_each_other_make_no_trend() -> None:
+    """Of 400 unchanging series whose neighbours correlate by 0.5, tau alone calls about 12 % a trend."""
+    rng = np.random.default_rng(5)
+    alarms = 0
+    for _ in range(400):
+        noise = [0.0]
+        for step in rng.normal(0, 0.05, 40):
+            noise.append(0.5 * noise[-1] + float(step))
+        alarms += trend([100 * math.exp(x) for x in noise[-20:]])[1] < 0.02
+    assert alarms <= 32  # 4 % expected; 32 has a chance below 1e-3, and tau alone gives 48
+
+
+def test_a_warm_up_that_levels_out_is_a_trend() -> None:
+    rng = np.random.default_rng(6)
+    for n in (8, 12, 20):
+        rates = [100 * (1 - 0.15 * math.exp(-3 * i / n)) * (1 + float(rng.normal(0, 0.005))) for i in range(n)]
+        change, p = trend(rates)
+        assert change > 0.05
+        assert p < 0.02

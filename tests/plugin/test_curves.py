@@ -68,18 +68,18 @@ def test_a_parametrized_test_is_gated_at_each_point_and_one_curve(project: Proje
     else:
         result = project.run_here("--update-baselines", "--launches", "2")
     assert result.ret == 0, result.outlines
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=2)
     [curve] = project.report["curves"]
     assert curve["test"] == "test_perf.py::test_peak"
-    assert [p["concurrency"] for p in curve["points"]] == [1, 2, 4]
-    assert {r["workload"]["concurrency"] for r in project.results} == {1, 2, 4}
+    assert [p["concurrency"] for p in curve["points"]] == [1, 2]
+    assert {r["workload"]["concurrency"] for r in project.results} == {1, 2}
     measured = {r["workload"]["concurrency"]: r["value"] for r in project.results}
     for point in curve["points"]:  # every launch's point is in it, as it is in the results
         assert point["output_tok_s"] == pytest.approx(measured[point["concurrency"]], rel=0.001)
 
 
 def test_a_point_that_lost_speed_fails_alone(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    project.suite(PARAMETRIZED.replace("[1, 2, 4]", "[1, 3]"))
+    project.suite(PARAMETRIZED.replace("[1, 2]", "[1, 3]"))
     assert project.run_here("--update-baselines", "--launches", "3").ret == 0
     monkeypatch.setenv("FAKE_LOCKSTEP", "1")
     monkeypatch.setenv("FAKE_PER_STREAM", "1")

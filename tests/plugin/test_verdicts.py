@@ -28,6 +28,15 @@ def test_no_baseline_fails_and_says_how_to_record(project: Project) -> None:
     assert project.baselines == {}
 
 
+def test_the_command_line_goes_before_the_marker(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_SLOWDOWN", "0.7")
+    recorded.suite(SUITE.replace("@perf(", "@perf(min_effect=0.6, "))
+    assert recorded.run_here().ret == pytest.ExitCode.OK
+    assert recorded.result["verdict"] == "passed"
+    assert recorded.run_here("--llmperf-min-effect", "0.1").ret == pytest.ExitCode.TESTS_FAILED
+    assert recorded.result["verdict"] == "regressed"
+
+
 def test_a_target_alone(project: Project) -> None:
     """It is what a test without a baseline is held to, in the direction of its metric."""
     project.suite(
@@ -290,3 +299,19 @@ def test_load(llm_server, baseline):
     assert result.ret == 0, result.outlines
     assert {r["metric"] for r in project.results} == {"output_tok_s", "stream_tok_s"}
     assert project.results[0]["workload"]["concurrency"] == 2
+
+
+def test_a_slow_drift_is_told_at_the_end(recorded: Project) -> None:
+    """Thirty launches, each 0.8 % slower than the one before: no single step has failed."""
+    [path] = store.files(recorded.path / "baselines")
+    series = store.read(path)
+    first = series.current.launches[0]
+    launches = tuple(
+        replace(first, id=f"launch-{n}", metrics={"decode_tok_s": (250.0 * 0.992 ** (n - 30),) * 3}) for n in range(30)
+    )
+    store.write(path, replace(series, epochs=(replace(series.current, launches=launches),)))
+    result = recorded.run_here()
+    assert result.ret == 0, result.outlines
+    assert recorded.result["verdict"] == "passed"
+    assert "drift: test_perf.py::test_decode[sglang]: slow drift: decode_tok_s is " in recorded.messages
+    result.stdout.fnmatch_lines(["*drift: *"])
