@@ -16,6 +16,7 @@ from pytest_llmperf.measure.run import Run
 from pytest_llmperf.options import nearest
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.pool import Server, ServerPool
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.plan import label
 from pytest_llmperf.tuning.results import versus
 from pytest_llmperf.tuning.trial import Side, fight, stopped
@@ -61,6 +62,8 @@ class AbPlan:
             problems.append("@perf gates a test with llm_server; a test with ab asserts on its result instead")
         if not {"llm_server", "llm_servers"}.isdisjoint(getattr(item, "fixturenames", ())):
             problems.append("ab launches servers of its own: ask for ab without llm_server and llm_servers")
+        if item.get_closest_marker("llm_sweep"):
+            problems.append("a test is an A/B or a sweep, not both")
         if problems:
             raise ConfigError("\n".join(problems))
         a, b = (_side(name, said.get(name, {}), config_of) for name in ("a", "b"))
@@ -138,6 +141,7 @@ class Ab:
     def __init__(self, session: Session, test: PerfTest) -> None:
         self._session = session
         self._test = test
+        self._prior = Prior()
 
     def __call__(self, measure: Callable[[LlmServer], Run]) -> AbResult:
         """Launch a and b by turns (ABBA ...), ``measure`` each launch, until the answer is clear or the budget spent.
@@ -156,10 +160,11 @@ class Ab:
             duel = fight(
                 a,
                 b,
-                lambda side, server: self._run(side, server, measure),
+                lambda side, server: self._run(plan, side, server, measure),
                 metric,
                 budget=plan.budget,
                 min_effect=plan.min_effect,
+                prior=lambda: self._prior,
                 say=session.say,
             )
         finally:
@@ -194,7 +199,7 @@ class Ab:
             settings = replace(settings, engines={**settings.engines, engine: own})
         return Side(name, side.config, session.engines[engine], ServerPool(settings, session.engines, session.say))
 
-    def _run(self, side: Side, server: Server, measure: Callable[[LlmServer], Run]) -> Run:
+    def _run(self, plan: AbPlan, side: Side, server: Server, measure: Callable[[LlmServer], Run]) -> Run:
         test = self._test
         test.launches[server.launch.id] = server.launch
         seen = LlmServer(self._session, test, server)
@@ -202,11 +207,13 @@ class Ab:
             run = measure(seen)
         finally:
             seen.close()
-        if not isinstance(run, Run):
+        if not isinstance(run, Run) or run.measurement.launch_id != server.launch.id:
             raise ConfigError(
-                f"{test.nodeid}: what ab calls must return the run, like ab(lambda server: server.stream()), "
+                f"{test.nodeid}: what ab calls must return its server's run, like ab(lambda server: server.stream()), "
                 f"not {run!r}"
             )
+        metric, engine = METRICS[plan.metric], side.engine
+        self._prior = self._session.priors(server.launch, run.measurement.workload).of(metric, engine.launch_spread)
         ignored = self._session.options.ignore_guards
         tripped = [g for g in run.measurement.guards if g.tripped and g.name not in ignored]
         test.notes += [f"{test.nodeid}, {side.label}: {g.name}: {g.evidence}" for g in tripped]

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_llmperf.baselines import history, store, unused, update
 from pytest_llmperf.baselines.series import utc
+from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.launched import merged
 from pytest_llmperf.options import Options
@@ -34,7 +35,9 @@ class Ending:
     ``failed`` is True when something that was asked for could not be written.
     """
 
-    def __init__(self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str]) -> None:
+    def __init__(
+        self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str], engines: Mapping[str, Engine]
+    ) -> None:
         self._options = options
         self._root = rootpath
         self._state_dir = state_dir
@@ -43,7 +46,7 @@ class Ending:
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
-        self._tuned = Tuned(options, state_dir)
+        self._tuned = Tuned(options, state_dir, engines)
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
         self.failed = False

@@ -93,14 +93,18 @@ class Judge:
             self._series[test, engine] = store.find(self.options.baselines, test, engine)
         return self._series[test, engine]
 
+    def priors(self, engine: str, mark: Fingerprint) -> Priors:
+        """How much launches of ``engine`` on this hardware differ, as the stored ones tell."""
+        kind = engine, mark.label
+        if kind not in self._priors:
+            self._priors[kind] = prior.fit(self.options.baselines, engine, mark, self._cache)
+        return self._priors[kind]
+
     def decide(self, test: PerfTest, gated: Gated, *, can_confirm: bool) -> Judgement:
         """Judge what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
         options, perf = self.options, test.perf
         assert perf is not None
         engine = gated.config.engine
-        kind = engine, gated.fingerprint.label
-        if kind not in self._priors:
-            self._priors[kind] = prior.fit(options.baselines, engine, gated.fingerprint, self._cache)
         case = Case(
             nodeid=test.nodeid,
             test=test.test,
@@ -114,7 +118,7 @@ class Judge:
             max_regression=perf.max_regression,
             target=dict(perf.target).get(gated.metric.name),
             confirm_launches=options.confirm if can_confirm else 0,
-            prior=self._priors[kind].of(gated.metric, self._engines[engine].launch_spread),
+            prior=self.priors(engine, gated.fingerprint).of(gated.metric, self._engines[engine].launch_spread),
             workload=gated.workload.identity(),
             location=test.location,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_llmperf import markers, schedule
+from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
@@ -23,6 +24,7 @@ from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options, nearest
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
+from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
@@ -240,6 +242,10 @@ class Session:
 
     def baseline(self, test: PerfTest) -> Baseline:
         return Baseline(self.judge, test, can_confirm=self.options.confirm > 0 and not self.options.url)
+
+    def priors(self, launch: Launch, workload: Workload) -> Priors:
+        """How much launches like this one differ."""
+        return self.judge.priors(launch.config.engine, self.judge.fingerprint(launch, workload.identity()))
 
     def _extra_fingerprint(self, config: ServerConfig) -> dict[str, str]:
         fields: dict[str, str] = {}

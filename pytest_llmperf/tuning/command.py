@@ -27,6 +27,7 @@ from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.plan import merge
 from pytest_llmperf.tuning.presets import expand, load_presets
 from pytest_llmperf.tuning.results import versus
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
         metric,
         budget=args.budget,
         min_effect=args.min_effect,
+        prior=lambda: Prior(s0=max(a.engine.launch_spread, metric.launch_spread)),
         say=_say,
     )
     print(clean("\n".join(_lines(duel, metric)), lines=True))

@@ -12,7 +12,7 @@ from pytest_llmperf.measure.run import Run
 from pytest_llmperf.report.text import number, percent, plural
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.pool import Server, ServerPool
-from pytest_llmperf.stats import Trial, location
+from pytest_llmperf.stats import Prior, Trial, location
 from pytest_llmperf.tuning.ab import step
 
 
@@ -50,10 +50,12 @@ def fight(
     *,
     budget: int,
     min_effect: float = 0.01,
+    prior: Callable[[], Prior] = Prior,
     say: Callable[[str], None],
 ) -> Duel:
     """Launch and measure until ``stats.trial`` is sure or each side was launched ``budget`` times.
 
+    ``prior`` gives the launch spread expected of both, and is asked anew at each step: the first launch may tell.
     A side that does not start, dies, or measures nothing valid ends the trial with ``error``; nothing is launched
     again to get past it. Both pools are closed at the end, whatever happens.
     """
@@ -67,6 +69,7 @@ def fight(
                 budget=budget,
                 higher_is_better=metric.higher_is_better,
                 min_effect=min_effect,
+                prior=prior(),
             )
             duel.trial = now.trial
             if now.side is None:

@@ -166,7 +166,7 @@ def test_unmarked(ab):
     said = str(result.stdout)
     assert "test_never[sglang]: has compared nothing" in said
     assert "test_twice[sglang]: ab was called already" in said
-    assert "what ab calls must return the run" in said
+    assert "what ab calls must return its server's run" in said
     assert "ab needs @pytest.mark.llm_ab" in said
 
 
