@@ -14,6 +14,7 @@ from pytest_llmperf.face import LlmServer
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.options import nearest
+from pytest_llmperf.report.text import plural
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.stats import Prior
@@ -88,8 +89,9 @@ def _problems(said: Mapping[str, Any], positional: bool) -> Iterator[str]:
         command = side.get("command", ("x",))
         if not isinstance(command, (list, tuple)) or not command or not all(isinstance(w, str) for w in command):
             yield f"llm_ab({name}={{'command': {command!r}}}) must be the list of words that starts the engine"
-    if said.get("metric", "decode_tok_s") not in METRICS:
-        yield f"llm_ab names no known metric: {said['metric']!r}{nearest(str(said['metric']), METRICS)}"
+    metric = said.get("metric", "decode_tok_s")
+    if not isinstance(metric, str) or metric not in METRICS:
+        yield f"llm_ab names no known metric: {metric!r}{nearest(str(metric), METRICS)}"
     if type(said.get("budget", 1)) is not int or said.get("budget", 1) < 1:
         yield f"llm_ab(budget={said['budget']!r}) must be a whole number from 1: most launches of each side"
     effect = said.get("min_effect", 0.01)
@@ -142,6 +144,7 @@ class Ab:
         self._session = session
         self._test = test
         self._prior = Prior()
+        self._tripped: dict[str, list[str]] = {}
 
     def __call__(self, measure: Callable[[LlmServer], Run]) -> AbResult:
         """Launch a and b by turns (ABBA ...), ``measure`` each launch, until the answer is clear or the budget spent.
@@ -169,6 +172,8 @@ class Ab:
             )
         finally:
             test.notes += [*a.pool.notices, *b.pool.notices]
+            for guard, seen in self._tripped.items():
+                test.notes.append(f"{test.nodeid}, {guard} on {plural(len(seen), 'launch')}: {seen[-1]}")
         if duel.error is not None:
             test.failed = duel.failed.config if duel.failed else None
             raise duel.error
@@ -215,6 +220,7 @@ class Ab:
         metric, engine = METRICS[plan.metric], side.engine
         self._prior = self._session.priors(server.launch, run.measurement.workload).of(metric, engine.launch_spread)
         ignored = self._session.options.ignore_guards
-        tripped = [g for g in run.measurement.guards if g.tripped and g.name not in ignored]
-        test.notes += [f"{test.nodeid}, {side.label}: {g.name}: {g.evidence}" for g in tripped]
+        for guard in run.measurement.guards:
+            if guard.tripped and guard.name not in ignored:
+                self._tripped.setdefault(f"{side.label}: {guard.name}", []).append(guard.evidence)
         return run

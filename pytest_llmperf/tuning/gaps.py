@@ -18,7 +18,7 @@ ASSUMED = "one launch a side: the interval is as wide as launches are assumed to
 def gaps(results: Iterable[Result], engines: Sequence[str], prior_of: Callable[[Result], Prior]) -> list[Gap]:
     """The engine named first over each other one, for every test and metric that both have.
 
-    ``engines`` are in the order named; one that is not among them comes after them. ``prior_of`` gives the launch
+    ``engines`` are in the order named; others come after them, by name. ``prior_of`` gives the launch
     spread expected of a result's engine. Only the launches that decided a verdict count, as in the results; what is
     invalid, or was measured under another workload, has no gap.
     """
@@ -31,7 +31,7 @@ def gaps(results: Iterable[Result], engines: Sequence[str], prior_of: Callable[[
 def _of_one_test(
     sides: dict[str, list[Result]], engines: Sequence[str], prior_of: Callable[[Result], Prior]
 ) -> Iterator[Gap]:
-    first, *others = sorted(sides, key=lambda e: engines.index(e) if e in engines else len(engines))
+    first, *others = sorted(sides, key=lambda e: (engines.index(e) if e in engines else len(engines), e))
     for other in others:
         # several servers of a test come in the same order on each engine
         for mine, theirs in zip_longest(sides[first], sides[other]):

@@ -100,7 +100,7 @@ class TestBuilds:
 
 def test_no_server_of_another_test_is_up_meanwhile(project: Project) -> None:
     """Its side A is the very config that its neighbours share; launches of an A/B are fresh all the same."""
-    gate = "\ndef test_{0}(llm_server): llm_server.stream(output_tokens=4, repetitions=1)\n"
+    gate = "\ndef test_{0}(llm_server): llm_server.stream(output_tokens=24, repetitions=1)\n"
     project.suite(HEAD + gate.format("one") + suite("b", budget=1).removeprefix(HEAD).replace("assert", "#")
                   + gate.format("two"))  # fmt: skip
     result = project.run_here("-v")
@@ -113,7 +113,7 @@ def test_a_side_that_does_not_start_is_an_error_that_names_it(project: Project) 
     project.suite(HEAD + """
 @pytest.mark.llm_ab(b={"command": ["/no/such/python"]}, budget=3)
 def test_new_build(ab):
-    ab(lambda server: server.stream(output_tokens=4, repetitions=1))
+    ab(lambda server: server.stream(output_tokens=24, repetitions=1))
 """)  # fmt: skip
     result = project.run_here()
     result.assert_outcomes(errors=1)
@@ -153,7 +153,7 @@ class TestCalls:
 
     def test_twice(self, ab):
         for _ in range(2):
-            ab(lambda server: server.stream(output_tokens=4, repetitions=1))
+            ab(lambda server: server.stream(output_tokens=24, repetitions=1))
 
     def test_nothing_measured(self, ab):
         ab(lambda server: server.base_url)
@@ -236,11 +236,11 @@ def test_long(ab):
             cwd=project.path, stdout=out, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
-        wait_for(project.running, "the first server")
+        wait_for(project.running, "the first server", 60)
         log = Path(project.path, "fake-launches.jsonl")
         wait_for(log.exists, "its launch")
         os.kill(run.pid, signal.SIGINT)
-        assert run.wait(20) == pytest.ExitCode.INTERRUPTED, output.read_text()
+        assert run.wait(60) == pytest.ExitCode.INTERRUPTED, output.read_text()
     finally:
         run.kill()
         run.wait()
