@@ -28,6 +28,13 @@ DEADLINE_S = 20.0
 TRUTH_FILES = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """Ctrl-C is heard here and in what is started from here, also where a shell has put this run in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def fake_engine_command() -> list[str]:
     """The words that start the stand-in from any folder; append ``sglang`` or ``vllm`` and that engine's flags."""

@@ -28,14 +28,13 @@ def client_guard(cpu_s: float, wall_s: float, limit: float) -> Guard:
     return Guard("client cpu", share > limit, text, "spread the load over several clients", share, limit)
 
 
-def drift_guard(values: Sequence[float], limits: Limits) -> list[Guard]:
+def drift_guard(values: Sequence[float], limits: Limits, *, on_cpu: bool) -> list[Guard]:
     """A trend over the repetitions (the parts of a load's window): the server was not steady, or became slower or
-    faster under our hands."""
+    faster under our hands. ``on_cpu``: the engine is made for CPUs."""
     if len(values) < 4:
         return []
     change, p = trend(values)
-    tripped = abs(change) > limits.drift and p < limits.drift_p
+    limit = limits.drift_cpu if on_cpu else limits.drift
+    tripped = abs(change) > limit and p < limits.drift_p
     text = f"the decode rate moved by {change:+.1%} from first to last (Kendall p = {p:.3f} over {len(values)} values)"
-    return [
-        Guard("drift", tripped, text, "warm up longer, or look for a cause (clocks, heat)", abs(change), limits.drift)
-    ]
+    return [Guard("drift", tripped, text, "warm up longer, or look for a cause (clocks, heat)", abs(change), limit)]

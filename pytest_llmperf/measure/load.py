@@ -154,7 +154,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
             values = window_values(outcomes, window)
             evidence["window_s"] = window.seconds
             guards += delay_guard(outcomes, values.get("itl_p50_ms", math.nan), limits)
-            guards += drift_guard(slices(outcomes, window), limits)
+            guards += drift_guard(slices(outcomes, window), limits, on_cpu=not asker.connection.engine.uses_gpu)
             guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
             if work.rate is None:
                 guards.append(queue_guard(outcomes, work.concurrency))

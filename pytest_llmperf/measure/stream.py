@@ -129,7 +129,7 @@ def _conclude(
     if rates:
         guards += delay_guard(outcomes, float(np.median(values["itl_p50_ms"])), limits)
         guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_stream))
-        guards += drift_guard(rates, limits)
+        guards += drift_guard(rates, limits, on_cpu=not asker.connection.engine.uses_gpu)
     notes = [*run_notes(outcomes, warmup)]
     for index, away in hiccups(rates):
         notes.append(f"request {outcomes[index].call.id} was {away:+.1%} off the median decode rate")

@@ -175,10 +175,14 @@ def test_a_process_that_is_gone_is_no_error() -> None:
 
 
 def test_drift_needs_a_trend_and_a_size() -> None:
-    assert drift_guard([100.0, 98.0, 96.0, 94.0, 92.0], DEFAULT)[0].tripped
-    assert not drift_guard([100.0, 99.9, 99.8, 99.7, 99.6], DEFAULT)[0].tripped  # in order, but nothing to speak of
-    assert not drift_guard([100.0, 92.0, 99.0, 93.0, 95.0], DEFAULT)[0].tripped  # spread, but in no order
-    assert drift_guard([1.0, 2.0], DEFAULT) == []
+    assert drift_guard([100.0, 98.0, 96.0, 94.0, 92.0], DEFAULT, on_cpu=False)[0].tripped
+    assert not drift_guard([100.0, 99.9, 99.8, 99.7, 99.6], DEFAULT, on_cpu=False)[
+        0
+    ].tripped  # in order, but nothing to speak of
+    assert not drift_guard([100.0, 92.0, 99.0, 93.0, 95.0], DEFAULT, on_cpu=False)[0].tripped  # spread, but in no order
+    assert drift_guard([1.0, 2.0], DEFAULT, on_cpu=False) == []
+    assert not drift_guard([100.0, 97.0, 94.0, 91.0, 88.0], DEFAULT, on_cpu=True)[0].tripped
+    assert drift_guard([100.0, 92.0, 84.0, 76.0, 68.0], DEFAULT, on_cpu=True)[0].tripped
 
 
 def test_client_cpu_is_a_share_of_one_core() -> None:
