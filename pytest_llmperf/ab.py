@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,6 +154,7 @@ class Ab:
         ``ab(lambda server: server.stream(output_tokens=128))``. Raises ``LaunchError`` or ``MeasurementError`` that
         names the side, and ``ConfigError`` for a second call: the budget is the test's.
         """
+        __tracebackhide__ = True
         test, plan, session = self._test, self._test.ab, self._session
         assert plan is not None
         if test.gaps:
@@ -163,7 +165,7 @@ class Ab:
             duel = fight(
                 a,
                 b,
-                lambda side, server: self._run(plan, side, server, measure),
+                partial(self._run, plan, measure),
                 metric,
                 budget=plan.budget,
                 min_effect=plan.min_effect,
@@ -204,7 +206,8 @@ class Ab:
             settings = replace(settings, engines={**settings.engines, engine: own})
         return Side(name, side.config, session.engines[engine], ServerPool(settings, session.engines, session.say))
 
-    def _run(self, plan: AbPlan, side: Side, server: Server, measure: Callable[[LlmServer], Run]) -> Run:
+    def _run(self, plan: AbPlan, measure: Callable[[LlmServer], Run], side: Side, server: Server) -> Run:
+        __tracebackhide__ = True
         test = self._test
         test.launches[server.launch.id] = server.launch
         seen = LlmServer(self._session, test, server)

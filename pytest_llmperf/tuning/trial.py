@@ -59,6 +59,7 @@ def fight(
     A side that does not start, dies, or measures nothing valid ends the trial with ``error``; nothing is launched
     again to get past it. Both pools are closed at the end, whatever happens.
     """
+    __tracebackhide__ = True  # what ``measure`` raises is about ``measure``
     duel = Duel()
     sides = {"a": (a, duel.a), "b": (b, duel.b)}
     try:
@@ -99,6 +100,7 @@ def stopped(trial: Trial, min_effect: float = 0.01) -> str:
 
 def _one_launch(side: Side, measure: Measure, metric: Metric) -> tuple[float, ...]:
     """Start, measure, stop. Raises ``LaunchError`` or ``MeasurementError`` that names the side."""
+    __tracebackhide__ = True
     try:
         run = measure(side, side.pool.get(side.config))
         return _usable(run, metric)

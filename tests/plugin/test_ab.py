@@ -82,7 +82,7 @@ def test_what_is_not_there_is_not_found_and_the_budget_holds(project: Project, m
 def test_two_builds_are_two_commands(project: Project) -> None:
     slow = json.dumps(["env", "FAKE_SLOWDOWN=0.6", *project.base.command, "sglang"])
     project.suite(HEAD + f"""
-@pytest.mark.llm_ab(b={{"command": {slow}}}, budget=2, metric="ttft_ms")
+@pytest.mark.llm_ab(b={{"command": {slow}, "env": {{"API_TOKEN": "topsecret"}}}}, budget=2, metric="ttft_ms")
 class TestBuilds:
     @pytest.mark.llm_ab(metric="decode_tok_s")
     def test_new_build(self, ab):
@@ -96,6 +96,9 @@ class TestBuilds:
     assert project.launches == 4
     [gap] = project.report["gaps"]
     assert 0.5 < gap["ratio"] < 0.7
+    assert "B: command=env FAKE_SLOWDOWN=0.6" in gap["note"]
+    assert 'env={"API_TOKEN":"***"}' in gap["note"]
+    assert "topsecret" not in json.dumps(project.report)
 
 
 def test_no_server_of_another_test_is_up_meanwhile(project: Project) -> None:
@@ -158,12 +161,18 @@ class TestCalls:
     def test_nothing_measured(self, ab):
         ab(lambda server: server.base_url)
 
+    def test_its_own_assertion(self, ab):
+        def measure(server):
+            assert server.base_url == "elsewhere"
+        ab(measure)
+
 def test_unmarked(ab):
     pass
 """)  # fmt: skip
     result = project.run_here()
-    result.assert_outcomes(failed=3, errors=1)
+    result.assert_outcomes(failed=4, errors=1)
     said = str(result.stdout)
+    assert "pytest_llmperf/" not in said  # no frame of ours, in the user's assertion either
     assert "test_never[sglang]: has compared nothing" in said
     assert "test_twice[sglang]: ab was called already" in said
     assert "what ab calls must return its server's run" in said
