@@ -1,4 +1,5 @@
-"""Reference pages out of the code: options, markers, fixtures, metrics, guards, hooks and the ``llmperf`` command.
+"""Reference pages out of the code: options, markers, presets, fixtures, metrics, guards, hooks and the
+``llmperf`` command.
 
 mkdocs runs it as a hook while it builds. What the code does not say in words (the meaning of a key) is written here; a
 key without a meaning, or a meaning without its key, ends the build.
@@ -27,6 +28,7 @@ from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.tuning import Preset, load_presets
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -100,6 +102,7 @@ def pages() -> dict[str, str]:
     return {
         "reference/options.md": _options(),
         "reference/markers.md": _markers(),
+        "reference/presets.md": _presets(),
         "reference/fixtures.md": _fixtures(),
         "reference/metrics.md": _metrics(),
         "reference/guards.md": _guards(),
@@ -160,6 +163,8 @@ recording is never a default.
 
 `[tool.llmperf.profiles.<name>]` holds keys of `llm_server`, used as `@pytest.mark.llm_server("<name>", ...)`.
 
+`[tool.llmperf.presets.<key>.<name>]` holds [presets](../how-to/sweep.md#presets) of one's own.
+
 `[tool.llmperf.engines.<name>]` says how that engine is started on this machine;
 [what each key means](../how-to/engine-elsewhere.md). Its keys:
 
@@ -214,11 +219,30 @@ Positional arguments name profiles. What each key becomes on each engine is on t
 `@pytest.mark.llm_servers(name={{...}}, other={{...}})` declares several servers at once, each the declared `llm_server`
 with these keys in place of its own. The fixture `llm_servers` holds them by name.
 
+## `llm_sweep`
+
+Its keywords are `base`, `full`, `name`, `launches`, and knobs: keys of `llm_server`, each with a list of values; `__`
+reaches into a mapping. [Sweep a knob](../how-to/sweep.md) says what becomes of them.
+
 ## `llm_ab`
 
 The two sides of the fixture `ab`, launched by turns; see [find the gap](../how-to/find-the-gap.md).
 
 {table(head, ((f"`{k}`", compared[k], text) for k, text in matched(AB, compared, "llm_ab")))}"""
+
+
+def _presets() -> str:
+    def row(preset: Preset) -> tuple[str, ...]:
+        values = " ".join(f"`{k}={v}`" for k, v in preset.values.items())
+        why = " ".join(f"{preset.reason} {preset.caution}".split())
+        return f'`{preset.key}="{preset.name}"`', values, why
+
+    return f"""# Presets
+
+Names that stand for values in `llm_server`, `llm_servers`, `llm_sweep` and profiles. One's own:
+[sweep a knob](../how-to/sweep.md#presets).
+
+{table(("preset", "values", "why, and what it may cost"), map(row, load_presets().values()))}"""
 
 
 def _fixtures() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf import collection, console
+from pytest_llmperf import collection, console, slots
 from pytest_llmperf.conclude import conclude
 from pytest_llmperf.finish import Ending
 from pytest_llmperf.fixtures import SESSION
@@ -19,6 +19,7 @@ from pytest_llmperf.options import Options
 from pytest_llmperf.rounds import MEASURED, SUSPECT, Rounds
 from pytest_llmperf.schedule import GroupScheduling, Plan
 from pytest_llmperf.session import Session
+from pytest_llmperf.sweeping import SweepTest
 
 #: Category in the summary, letter, word with its style.
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
@@ -97,9 +98,13 @@ class Active:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if item.nodeid not in self._session.tests:
+        test = self._session.tests.get(item.nodeid)
+        if test is None:
             return None
-        self._rounds.run(item, nextitem)
+        if isinstance(test, SweepTest):
+            slots.run(item, nextitem, test, self._session)
+        else:
+            self._rounds.run(item, nextitem)
         return True
 
     @pytest.hookimpl(wrapper=True)
@@ -109,8 +114,11 @@ class Active:
         report = yield
         self._progress.clear()
         test = self._session.tests.get(item.nodeid)
-        if test is not None and (report.when == "call" or report.failed):
-            conclude(test, item, report, call.excinfo.value if call.excinfo else None)
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(test, SweepTest):
+            slots.conclude(test, report, error, self._session.prior, self._options.ignore_guards)
+        elif test is not None and (report.when == "call" or report.failed):
+            conclude(test, item, report, error)
         return report
 
     @pytest.hookimpl(tryfirst=True)
@@ -119,10 +127,14 @@ class Active:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
         outcome = str(report.outcome)
+        slot = getattr(report, "llmperf", {}).get("slot")
+        which = f" {slot}" if slot else ""
         if outcome == SUSPECT:
             return "suspect", "S", ("SUSPECT", {"yellow": True})
         if outcome == MEASURED:
-            return "", "m", ("MEASURED", {"cyan": True})
+            return "", "m", (f"MEASURED{which}", {"cyan": True})
+        if outcome == slots.UNFIT:
+            return "unfit", "u", (f"UNFIT{which}", {"yellow": True})
         if outcome == "failed" and getattr(report, "llmperf", {}).get("error"):
             return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
         return None
@@ -173,7 +185,7 @@ class Active:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         record = self._ending.record if self._ending else None
-        if record is not None and (record.results or record.servers or record.session["messages"]):
+        if record is not None and (record.results or record.servers or record.sweeps or record.session["messages"]):
             console.show(record, terminalreporter)
 
     def pytest_unconfigure(self) -> None:

@@ -22,6 +22,6 @@ def run(args: argparse.Namespace) -> int:
         say(f"{args.file} holds no sweep; @pytest.mark.llm_sweep makes a test one")
         return 1
     out = console()
-    page = terminal.render(tuned, width=out.width, color=out.is_terminal and not out.no_color)
+    page = terminal.render(tuned, width=out.width, color=out.is_terminal and not out.no_color, verbosity=1)
     out.out(page, end="", highlight=False)
     return 0

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from pytest_llmperf import markers
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.fixtures import needs_server
 from pytest_llmperf.report.text import plural
 from pytest_llmperf.schedule import Plan, neighbours
 from pytest_llmperf.session import Session
 from pytest_llmperf.subject import engineless
+from pytest_llmperf.sweeping import SweepTest
 
 #: Tests named in one misuse; the others are counted.
 _NAMED = 3
@@ -24,7 +24,7 @@ def parametrize(metafunc: pytest.Metafunc, session: Session) -> None:
     if "engine" not in metafunc.fixturenames or not ours or _chooses_engine(metafunc):
         return
     try:
-        engines = session.engines_for(markers.declared(metafunc.definition, session.options.profiles))
+        engines = session.engines_for(session.declared(metafunc.definition))
     except ConfigError:  # told with every other misuse, once all tests are there
         engines = session.options.engine
     if engines:
@@ -50,6 +50,8 @@ def arrange(session: Session, config: pytest.Config, items: list[pytest.Item], c
     for item in items:
         if not needs_server(item):
             serverless += item.get_closest_marker("perf") is not None
+            if item.get_closest_marker("llm_sweep"):
+                misuses.setdefault("llm_sweep needs the fixture llm_server in its test", []).append(item.nodeid)
             continue
         nodeid, engine = collected.get(id(item), item.nodeid), _engine(item)
         if engine in session.engines and session.options.engine and engine not in session.options.engine:
@@ -94,11 +96,16 @@ def _said(session: Session, elsewhere: int, serverless: int) -> Iterable[str]:
 
 def counted(session: Session) -> str:
     """How much there is to run."""
-    servers = {c for t in session.tests.values() for c in t.configs}
-    return (
-        f"{plural(len(session.tests), 'test')} on {plural(len(servers), 'server')}, "
-        f"{plural(session.gated, 'gated metric')}"
-    )
+    sweeps = [t for t in session.tests.values() if isinstance(t, SweepTest)]
+    servers = {c for t in session.tests.values() if t not in sweeps for c in t.configs}
+    said = []
+    if len(sweeps) < len(session.tests):
+        tests = plural(len(session.tests) - len(sweeps), "test")
+        said.append(f"{tests} on {plural(len(servers), 'server')}, {plural(session.gated, 'gated metric')}")
+    if sweeps:
+        configs, launches = sum(len(t.members) for t in sweeps), sum(len(t.order) for t in sweeps)
+        said.append(f"{plural(len(sweeps), 'sweep')} of {plural(configs, 'config')} in {plural(launches, 'launch')}")
+    return "; ".join(said)
 
 
 def _some(nodeids: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def _explain(report: pytest.TestReport, results: tuple[Result, ...]) -> None:
 def _payload(
     test: PerfTest, report: pytest.TestReport, error: BaseException | None, results: tuple[Result, ...]
 ) -> dict[str, Any]:
-    failure = _in_short(error) if isinstance(error, LaunchError) else None
+    failure = in_short(error) if isinstance(error, LaunchError) else None
     servers = [
         server_record(
             c,
@@ -92,10 +92,16 @@ def _payload(
     }
 
 
-def _in_short(error: LaunchError) -> str:
+def in_short(error: LaunchError) -> str:
     """What happened and where the log is: the test's report has the engine's own words already."""
+    return "; ".join([headline(error), *(x for x in str(error).splitlines()[-1:] if x.startswith("full log:"))])
+
+
+def headline(error: LlmperfError) -> str:
+    """The first line of a message, with the list that it announces."""
     first, *others = str(error).splitlines()
-    return "; ".join([first, *(line for line in others[-1:] if line.startswith("full log:"))])
+    items = [line.strip() for line in others if line.startswith("  ")]
+    return f"{first} {'; '.join(items)}" if first.endswith(":") else first
 
 
 def _invalid(test: PerfTest, error: BaseException | None) -> list[Result]:

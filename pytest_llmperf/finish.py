@@ -22,6 +22,7 @@ from pytest_llmperf.report import github, jsonfile
 from pytest_llmperf.report.history import History
 from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord, message
 from pytest_llmperf.report.text import plural
+from pytest_llmperf.report.tuning import Sweep
 from pytest_llmperf.schedule import Plan
 from pytest_llmperf.server.config import without_login
 from pytest_llmperf.server.gpus import Hardware
@@ -47,6 +48,7 @@ class Ending:
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
         self._tuned = Tuned(options, state_dir, engines)
+        self._sweeps: dict[tuple[str, str, str, str], Sweep] = {}
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
         self.failed = False
@@ -64,6 +66,9 @@ class Ending:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
         self._tuned.take(payload)
+        for data in payload.get("sweeps", ()):
+            sweep = Sweep.from_json(data)
+            self._sweeps[sweep.test, sweep.engine, sweep.name, sweep.metric] = sweep
         for note in payload["notes"]:
             self.say("note", note)
 
@@ -115,6 +120,7 @@ class Ending:
             results=tuple(self._results.values()),
             gaps=self._tuned.gaps(tuple(self._results.values())),
             curves=self._tuned.curves(),
+            sweeps=tuple(self._sweeps.values()),
         )
 
     def _try(self, step: Callable[[], None]) -> None:

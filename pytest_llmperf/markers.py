@@ -16,10 +16,12 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.options import nearest
 from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.tuning.presets import Presets, expand
 
 _COUNTS = {"tp", "dp", "pp", "max_running_requests", "context_length"}
 _SWITCHES = {"cuda_graph", "custom_all_reduce", "prefix_cache"}
-_MAPPINGS = {"nccl", "env", "speculative"}
+#: Keys that hold mappings, and so may have presets; engines' names are such keys too.
+MAPPINGS = frozenset({"nccl", "env", "speculative"})
 _PORTABLE = {f.name for f in fields(ServerConfig)} - {"engine", "flags"}
 _EFFECTIVE = {f.name for f in fields(EffectiveConfig)}
 
@@ -95,7 +97,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]], presets: Presets) -> dict[str, Any] | None:
     """What the ``llm_server`` markers of ``item`` declare, merged from outer to inner; None without one."""
     out: dict[str, Any] = {}
     marks = list(item.iter_markers("llm_server"))
@@ -105,19 +107,30 @@ def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]]) -> di
                 raise ConfigError(
                     f"llm_server names no profile of [tool.llmperf.profiles]: {name!r}{nearest(str(name), profiles)}"
                 )
-            _merge(out, profiles[name])
-        _merge(out, mark.kwargs)
+            _merge(out, expand(profiles[name], presets, f"profile {name}"))
+        _merge(out, expand(mark.kwargs, presets, "llm_server"))
     return out if marks else None
 
 
-def named(item: pytest.Item) -> dict[str, Mapping[str, Any]]:
+def named(item: pytest.Item, presets: Presets) -> dict[str, Mapping[str, Any]]:
     """What the ``llm_servers`` markers of ``item`` add to the declaration for each name, inner over outer."""
     out: dict[str, Mapping[str, Any]] = {}
     for mark in reversed(list(item.iter_markers("llm_servers"))):
         if mark.args or not all(isinstance(extra, Mapping) for extra in mark.kwargs.values()):
             raise ConfigError("llm_servers takes a dict of overrides for each name, like fast={'dtype': 'half'}")
-        out.update(mark.kwargs)
+        out.update({name: expand(extra, presets, "llm_servers") for name, extra in mark.kwargs.items()})
     return out
+
+
+def swept(item: pytest.Item) -> dict[str, Any] | None:
+    """The keywords of the ``llm_sweep`` markers of ``item``, inner over outer; None without one."""
+    out: dict[str, Any] = {}
+    marks = list(item.iter_markers("llm_sweep"))
+    for mark in reversed(marks):
+        if mark.args:
+            raise ConfigError(f"llm_sweep takes keywords only, like tp=[4, 8], not {mark.args}")
+        _merge(out, mark.kwargs)
+    return {k: v for k, v in out.items() if v is not None} if marks else None
 
 
 def merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +201,7 @@ def _wanted(key: str, value: Any, is_engine: bool) -> str | None:
     elif key == "env":
         good = _is_mapping(value) and all(isinstance(v, str) or _is_number(v) for v in value.values())
         wanted = "a dict of texts"
-    elif key in _MAPPINGS:
+    elif key in MAPPINGS:
         good, wanted = _is_mapping(value), "a dict"
     elif key == "startup_timeout":
         good, wanted = _is_number(value) and value > 0, "seconds above 0"

@@ -17,6 +17,7 @@ import tomli
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.flags import SPECS, Spec
+from pytest_llmperf.tuning.presets import Presets, load_presets
 
 _PATHS = ("baselines", "log_dir", "json", "html")
 _TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
@@ -52,12 +53,13 @@ class Options:
     """Names of the options that the command line gave."""
     engines: Mapping[str, EngineSettings] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    presets: Presets = field(default_factory=load_presets)
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
         """Raises ``ConfigError`` that names the wrong key and the right ones."""
         where, table = _project_table(config.rootpath)
-        known = {s.name for s in SPECS} | {"engines", "profiles"}
+        known = {s.name for s in SPECS} | {"engines", "profiles", "presets"}
         for key in table:
             if key not in known:
                 raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
@@ -68,6 +70,7 @@ class Options:
             ci=os.environ.get("CI", "").lower() not in ("", "0", "false"),
             engines={k: _engine_settings(k, v, where) for k, v in _table(table, "engines", where).items()},
             profiles={k: dict(_as_table(v, k, where)) for k, v in _table(table, "profiles", where).items()},
+            presets=load_presets(_table(table, "presets", where), f"{where}: presets"),
         )
         options.check()
         return options

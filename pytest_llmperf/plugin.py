@@ -17,6 +17,8 @@ MARKERS = (
     "max_repetitions=None): gate this test's metrics against its baseline and, if given, a target; see pytest-llmperf",
     "llm_server(*profiles, engine=None, model=..., tp=1, attention_backend=None, nccl={}, env={}, sglang={}, vllm={}, "
     "...): the server this test needs; inner markers override outer ones key by key; see pytest-llmperf",
+    "llm_sweep(base={}, full=False, name=None, launches=2, **knobs=[values]): run this test on fresh launches of its "
+    "server as declared and with each value of each knob, and report what each does to speed; see pytest-llmperf",
     "llm_servers(name={...}, ...): several servers at once, each the declared llm_server with these keys overridden; "
     "see pytest-llmperf",
     "llm_ab(a={}, b={}, metric='decode_tok_s', budget=6, min_effect=0.01): the two sides of fixture ab, each the "

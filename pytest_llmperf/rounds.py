@@ -87,10 +87,10 @@ class Rounds:
         if not last:
             if not (item.session.shouldfail or item.session.shouldstop):
                 return
-            _tear_down(item, self._first(item))
+            tear_down(item, self._first(item))
         for round_ in (*self._screens[1:], *self._confirms):
             item = self._again(group, round_) or item
-        _tear_down(item, nextitem)
+        tear_down(item, nextitem)
         self._servers.release(group)
 
     def _again(self, group: str, round_: Round) -> pytest.Item | None:
@@ -115,7 +115,7 @@ class Rounds:
         subject = self._subjects[item.nodeid]
         subject.begin(round_)
         known = len(item.user_properties)
-        with _reporting_as(item):
+        with reporting_as(item):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
             more = not round_.last or (subject.suspect and round_.role == "screen" and bool(self._confirms))
@@ -131,7 +131,7 @@ class Rounds:
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
 
 
-def _tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+def tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After ``item`` has ended, end the fixtures that ``nextitem`` does not share, and report it when that fails.
 
     Not by the teardown hook: that is called once for each run of a test, and other plugins count on it.
@@ -142,13 +142,13 @@ def _tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
         reraise=(KeyboardInterrupt, pytest.exit.Exception),
     )
     if call.excinfo is not None:
-        with _reporting_as(item):
+        with reporting_as(item):
             report = item.ihook.pytest_runtest_makereport(item=item, call=call)
             item.ihook.pytest_runtest_logreport(report=report)
 
 
 @contextmanager
-def _reporting_as(item: pytest.Item) -> Iterator[None]:
+def reporting_as(item: pytest.Item) -> Iterator[None]:
     """xdist's worker labels each report with the item its own loop is at: point it at the one that runs."""
     worker = next((p for p in item.config.pluginmanager.get_plugins() if hasattr(p, "torun")), None)
     if worker is None:

@@ -19,16 +19,21 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
 from pytest_llmperf.fixtures import compares
 from pytest_llmperf.gating import Baseline, Judge
-from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options, nearest
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
+from pytest_llmperf.server.server import LAST_WORDS_S
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.subject import PerfTest
+from pytest_llmperf.sweeping import SweepTest, members
+from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
+from pytest_llmperf.tuning.presets import expand
 
 if TYPE_CHECKING:
     from pytest_llmperf.ab import AbPlan
@@ -54,6 +59,11 @@ class Session:
         for name in (*options.engine, *options.engines):
             if name not in self.engines:
                 raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
+        for key in dict.fromkeys(key for key, _ in options.presets):
+            if key not in (known := markers.MAPPINGS | self.engines.keys()):
+                raise ConfigError(
+                    f"presets are for keys of llm_server that hold a table, not {key!r}{nearest(key, known)}"
+                )
 
     # -- collection
 
@@ -63,45 +73,74 @@ class Session:
         chosen = tuple(e for e in self.options.engine if not own or e in own)
         return chosen or own or self.options.engine
 
+    def declared(self, item: pytest.Item) -> dict[str, Any] | None:
+        """What the ``llm_server`` markers of ``item`` come to; None without one."""
+        return markers.declared(item, self.options.profiles, self.options.presets)
+
     def add(self, item: pytest.Item, nodeid: str, engine: str | None) -> None:
         """Register a collected test. Raises ``ConfigError`` with a line for each thing that its markers have wrong."""
         problems: list[str] = []
         perf = _sound(problems, lambda: markers.Perf.from_item(item))
         configs = _sound(problems, lambda: self._configs(item, engine))
-        plan = _sound(problems, lambda: self._ab(item, engine)) if configs else None
+        compared = _sound(problems, lambda: self._ab(item, engine)) if configs else None
+        sweep = _sound(problems, lambda: self._sweep(item, engine or "")) if configs else None
         if problems or configs is None:
             raise ConfigError("\n".join(problems))
-        if plan is not None:
-            perf, configs = None, (None, {"a": plan.a.config, "b": plan.b.config})
+        if compared is not None:
+            perf, configs = None, (None, {"a": compared.a.config, "b": compared.b.config})
         path, line, _ = item.location
-        test = PerfTest(nodeid, perf, engine or "", *configs, f"{path}:{(line or 0) + 1}")
-        test.ab = plan
-        self.tests[item.nodeid] = test
+        place = f"{path}:{(line or 0) + 1}"
+        if sweep is not None:
+            self.tests[item.nodeid] = SweepTest(nodeid, perf, engine or "", *sweep, place)
+            return
+        test = self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, place)
+        test.ab = compared
 
     def _configs(self, item: pytest.Item, engine: str | None) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
         """The config of ``llm_server`` and those of ``llm_servers``, as far as ``item`` uses them."""
-        declaration = markers.declared(item, self.options.profiles)
+        declaration = self.declared(item)
         if declaration is None:
             raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
         markers.engines_of(declaration)
         if engine is None:
             raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
         fixtures = set(getattr(item, "fixturenames", ()))
-        extras = markers.named(item) if "llm_servers" in fixtures else {}
+        extras = markers.named(item, self.options.presets) if "llm_servers" in fixtures else {}
         if "llm_servers" in fixtures and not extras:
             raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
         config = self._config_of(declaration, engine) if "llm_server" in fixtures else None
         return config, {name: self._config_of(markers.merged(declaration, x), engine, x) for name, x in extras.items()}
 
     def _ab(self, item: pytest.Item, engine: str | None) -> AbPlan | None:
-        declaration = markers.declared(item, self.options.profiles)
+        declaration = self.declared(item)
         if not compares(item) or declaration is None or engine is None:
             return None
         from pytest_llmperf.ab import AbPlan  # here: it needs the measuring room, whose import takes a while
 
         if self.options.url:
             raise ConfigError("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
-        return AbPlan.from_item(item, lambda side: self._config_of(markers.merged(declaration, side), engine))
+
+        def config_of(side: Mapping[str, Any]) -> ServerConfig:
+            said = expand(side, self.options.presets, "llm_server")
+            return self._config_of(markers.merged(declaration, said), engine)
+
+        return AbPlan.from_item(item, config_of)
+
+    def _sweep(self, item: pytest.Item, engine: str) -> tuple[SweepPlan, Mapping[str, ServerConfig]] | None:
+        """The plan of a test with ``llm_sweep`` and its configs by name; None without that marker."""
+        marker = markers.swept(item)
+        if marker is None:
+            return None
+        if self.options.url:
+            raise ConfigError("llm_sweep launches servers of its own: leave out --llmperf-url, or deselect this test")
+        if "llm_servers" in getattr(item, "fixturenames", ()):
+            raise ConfigError("llm_sweep varies the one server of llm_server: use no llm_servers in its test")
+        others = self.engines.keys() - {engine}
+        mine = {knob: values for knob, values in marker.items() if knob.partition("__")[0] not in others}
+        if len(mine) < len(marker) and mine.keys() <= set(OPTIONS):
+            raise ConfigError(f"llm_sweep has no knob for {engine}: say llm_server(engine=...) for whom it is")
+        planned = plan(mine, self.declared(item) or {}, self.options.presets)
+        return planned, members(planned, lambda keywords: self._config_of(keywords, engine))
 
     def _config_of(
         self, declaration: Mapping[str, Any], engine: str, own: Mapping[str, Any] | None = None
@@ -157,21 +196,24 @@ class Session:
 
     def server(self, test: PerfTest, config: ServerConfig) -> Server:
         """The running server of ``config``, launched now if need be. Raises ``LaunchError``."""
-        if config.key in self._stale:
+        if isinstance(test, SweepTest):
+            self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
+            server = self.pool.fresh(config, after=test.before)
+        elif config.key in self._stale:
             self._stale.discard(config.key)
             server = self.pool.fresh(config)
         else:
             server = self.pool.get(config)
-            if self.options.warm_caches and config.key not in self._warmed and not server.launch.attached:
-                self.say(f"{config.label}: one launch discarded to warm the compile caches")
-                server = self.pool.fresh(config)
-            self._warmed.add(config.key)
+        if self.options.warm_caches and config.key not in self._warmed and not server.launch.attached:
+            self.say(f"{config.label}: one launch discarded to warm the compile caches")
+            server = self.pool.fresh(config)
+        self._warmed.add(config.key)
         test.launches[server.launch.id] = server.launch
         return server
 
     def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
-        if test.perf:
+        if test.perf and test.gates:
             self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
         return LlmServer(self, test, self.server(test, config))
 
@@ -224,7 +266,9 @@ class Session:
             result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=self.say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
         if result.measurement.invalid:
-            server.check()  # its death explains a broken request, and is no property of the measurement
+            # its death explains a broken request, and is no property of the measurement
+            server.check(LAST_WORDS_S)
+        test.measured(result.measurement)
         test.add_load(launch, result.measurement)
         return result
 
@@ -246,6 +290,10 @@ class Session:
     def priors(self, launch: Launch, workload: Workload) -> Priors:
         """How much launches like this one differ."""
         return self.judge.priors(launch.config.engine, self.judge.fingerprint(launch, workload.identity()))
+
+    def prior(self, launch: Launch, workload: Workload, metric: Metric) -> Prior:
+        """The same for one metric, where nothing is stored as the engine and the metric usually do."""
+        return self.priors(launch, workload).of(metric, self.engines[launch.config.engine].launch_spread)
 
     def _extra_fingerprint(self, config: ServerConfig) -> dict[str, str]:
         fields: dict[str, str] = {}

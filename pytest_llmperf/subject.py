@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
@@ -54,6 +54,9 @@ class PerfTest:
     ``nodeid`` is pytest's id as collected, whatever xdist appends to it later; ``perf`` is None for a test that uses a
     server without gating anything.
     """
+
+    gates: ClassVar[bool] = True
+    """Whether ``value in baseline`` judges."""
 
     def __init__(
         self,
@@ -117,6 +120,9 @@ class PerfTest:
 
     def begin(self, round_: Round) -> None:
         self.round = round_
+
+    def measured(self, measurement: Measurement) -> None:
+        """Told of every measurement that the test makes."""
 
     @property
     def decided(self) -> bool:

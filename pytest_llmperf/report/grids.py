@@ -118,26 +118,46 @@ def gap_tone(gap: Gap) -> str:
 
 
 def ranked(sweep: Sweep) -> list[Effect]:
-    """Best first, whatever the metric's direction; configs that did not start last."""
+    """Best first, whatever the metric's direction; configs without a value last."""
     sign = -1 if sweep.higher_is_better else 1
-    return sorted(sweep.effects, key=lambda e: (e.ratio is None, sign * (e.ratio or 0)))
+    return sorted(sweep.effects, key=lambda e: (e.value is None, e.ratio is None, sign * (e.ratio or 0)))
 
 
 def effect_tone(effect: Effect, higher_is_better: bool) -> str:
-    """``better``, ``worse``, ``failed`` for a config that did not start, nothing where no effect is credible."""
-    if effect.ratio is None:
+    """``better``, ``worse``, ``failed`` for a config without a value, nothing where no effect is credible."""
+    if effect.failure is not None:
         return "failed"
-    if not effect.credible:
+    if not effect.credible or effect.ratio is None:
         return ""
     return "better" if (effect.ratio > 1) == higher_is_better else "worse"
 
 
 def effect_words(effect: Effect, higher_is_better: bool) -> str:
-    """The effect in words; of a config that did not start, the cause."""
-    tone = effect_tone(effect, higher_is_better)
-    if tone == "failed":
-        return clean(f"did not start: {effect.failure or 'cause unknown'}")
-    return tone or "no credible effect"
+    """The effect in a few words; ``sweep_notes`` has the rest."""
+    if effect.failure is not None:
+        return clean(effect.failure).partition(":")[0] or "no value"
+    if effect.ratio is None:
+        return "no base to compare with"
+    if not effect.credible and effect.interval and not effect.interval[0] <= 1 <= effect.interval[1]:
+        return "inconclusive"
+    return effect_tone(effect, higher_is_better) or "no credible effect"
+
+
+def sweep_notes(item: Sweep) -> list[str]:
+    """What stands under ``sweep``: the base's settings, causes, and what is to be known about the numbers, each thing
+    once with the settings that it holds for."""
+    noted: dict[str, list[str]] = {}
+    for e in ranked(item):
+        for said in (e.failure, e.note):
+            if said:
+                noted.setdefault(clean(said), []).append(_setting(e))
+    base = ", ".join(f"{clean(k)}={clean(v)}" for k, v in item.base.items()) or "as declared"
+    of_base = [f"base: {base}", *([f"base: {clean(item.note)}"] if item.note else [])]
+    return [*of_base, *(f"{', '.join(settings)}: {said}" for said, settings in noted.items())]
+
+
+def _setting(effect: Effect) -> str:
+    return f"{clean(effect.knob)}={clean(effect.setting)}"
 
 
 def sweep(item: Sweep) -> Grid:
@@ -149,7 +169,7 @@ def sweep(item: Sweep) -> Grid:
     base = Row(("base", number(item.base_value), ratio(1.0), "", str(item.base_launches), ""))
     rows = (
         Row(
-            (f"{clean(e.knob)}={clean(e.setting)}", number(e.value), ratio(e.ratio), ratios(e.interval),
+            (_setting(e), number(e.value), ratio(e.ratio), ratios(e.interval),
              str(e.launches), effect_words(e, item.higher_is_better)),
             effect_tone(e, item.higher_is_better),
         )
@@ -199,11 +219,20 @@ def history(item: History) -> Grid:
     return Grid(columns, tuple(rows))
 
 
+#: Metrics that a sweep is read by; the others follow from them or tell of the tail.
+_LEADING = frozenset({"decode_tok_s", "output_tok_s", "ttft_ms", "acceptance_length", "steps_s"})
+
+
+def leading(sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """The sweeps of leading metrics, and those that are alone in telling of their test."""
+    told = {(s.test, s.engine, s.name) for s in sweeps if s.metric in _LEADING}
+    return [s for s in sweeps if s.metric in _LEADING or (s.test, s.engine, s.name) not in told]
+
+
 def sweep_title(item: Sweep) -> str:
-    """``sweep nccl on sglang, decode_tok_s; base nccl.proto=default: 63.61 tok/s``."""
-    base = ", ".join(f"{clean(k)}={clean(v)}" for k, v in item.base.items()) or "as declared"
-    value = f": {summary.with_unit(item.base_value, item.unit)}" if item.base_value is not None else ""
-    return f"sweep {clean(item.name)} on {clean(item.engine)}, {clean(item.metric)}; base {base}{value}"
+    """``sweep of nccl on sglang: decode_tok_s, base 63.61 tok/s``."""
+    value = f", base {summary.with_unit(item.base_value, item.unit)}" if item.base_value is not None else ""
+    return f"sweep of {clean(item.name)} on {clean(item.engine)}: {clean(item.metric)}{value}"
 
 
 def curve_title(item: Curve) -> str:

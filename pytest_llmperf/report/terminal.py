@@ -108,7 +108,7 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
         if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
             yield from _explained(result, session, page, verbose)
-    yield from _tuning(session, page)
+    yield from _tuning(session, page, verbose)
     yield from _closing(session, page)
 
 
@@ -138,17 +138,19 @@ def _explained(result: Result, session: SessionRecord, page: _Page, verbose: boo
         yield from page.gutter(f"reproduce: {summary.reproduce(result, session)}", "dim", hang=2)
 
 
-def _tuning(session: SessionRecord, page: _Page) -> Iterator[Text]:
+def _tuning(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     if session.gaps:
         yield Text()
         yield page.line(grids.GAPS, "bold")
         yield from page.table(grids.gaps(session.gaps))
         for note in summary.gap_notes(session):
             yield from page.bullet(note, "dim")
-    for sweep in session.sweeps:
+    for sweep in session.sweeps if verbose else grids.leading(session.sweeps):
         yield Text()
         yield page.line(grids.sweep_title(sweep), "bold")
         yield from page.table(grids.sweep(sweep))
+        for note in grids.sweep_notes(sweep):
+            yield from page.bullet(note, "dim")
     for curve in session.curves:
         yield Text()
         yield page.line(grids.curve_title(curve), "bold")

@@ -43,7 +43,9 @@ class Gap:
 @dataclass(frozen=True)
 class Effect:
     """One knob moved off the base: ``ratio`` = value with it / value of the base. ``credible`` is the verdict of
-    whoever judged it; ``failure`` is the cause when the config could not be started (all numbers are None then)."""
+    whoever judged it, and may be false although the interval leaves out 1 (a guard tripped). ``failure`` says, whole,
+    why the config has no value (``did not start: out of GPU memory``; all numbers are None then). Without a base there
+    is a ``value`` and no ratio."""
 
     knob: str
     setting: str
@@ -71,6 +73,8 @@ class Sweep:
     base_launches: int = 1
     confidence: float = 0.95
     test: str = ""
+    note: str | None = None
+    """What is to be known about the base's number."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sweep:

@@ -58,20 +58,27 @@ class ServerPool:
             server = self._first(config)
         return self._checked(server, config)
 
-    def fresh(self, config: ServerConfig) -> Server:
-        """Another launch of ``config``, on the same GPUs, after the one that runs has been stopped."""
+    def fresh(self, config: ServerConfig, after: ServerConfig | None = None) -> Server:
+        """Another launch of ``config``, on the same GPUs, after the one that runs has been stopped.
+
+        The one that runs is of ``after``, where that is given: its GPUs go over to ``config`` if that needs as many.
+        """
         if self.settings.url:
             raise LaunchError(
                 f"{config.label}: a fresh launch was asked for, but --llmperf-url attaches to a server that this "
                 "session may not restart: run without --llmperf-url to confirm on fresh launches"
             )
         self._raise_if_broken(config)
-        old = self._servers.pop(config.key, None)
+        former = after or config
+        old = self._servers.pop(former.key, None)
         lease = leases.Lease()
         if old is not None:
             lease, old.lease = old.lease, lease
             self._report(old, old.end())
-            self._unclaim(config.key)
+            self._unclaim(former.key)
+        if len(lease.fds) != self._engine(config).gpu_count(config):
+            lease.close()
+            lease = leases.Lease()
         return self._checked(self._remember(config, lambda: self._launch(config, lease)), config)
 
     def release(self, config: ServerConfig) -> None:

@@ -75,9 +75,12 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server {self.launch.config.label} {self.launch.endpoint.root_url} launch {self.launch.id}>"
 
-    def check(self) -> None:
-        """Raise ``ServerDiedError`` with the cause when the server has ended or takes no connections."""
-        how = "it was stopped by this session" if self._stopped else self.life.ended(0.0)
+    def check(self, wait: float = 0.0) -> None:
+        """Raise ``ServerDiedError`` with the cause when the server has ended or takes no connections.
+
+        ``wait`` is how many seconds news of its end may take to come: a broken connection is often the first of it.
+        """
+        how = "it was stopped by this session" if self._stopped else self.life.ended(wait)
         if how is None and not accepts(self.launch.endpoint):
             how = self.life.ended(LAST_WORDS_S) or f"{self.launch.endpoint.root_url} takes no connections any more"
         if how is not None:

@@ -11,12 +11,13 @@ from pytest_llmperf.tuning.ab import Step, step
 from pytest_llmperf.tuning.knee import Knee, find_knee
 from pytest_llmperf.tuning.order import Slot, launch_order
 from pytest_llmperf.tuning.plan import SweepPlan, Variation, plan
-from pytest_llmperf.tuning.presets import Preset, expand, load_presets
-from pytest_llmperf.tuning.results import curve, gap, sweep
+from pytest_llmperf.tuning.presets import Preset, Presets, expand, load_presets
+from pytest_llmperf.tuning.results import curve, gap, nccl_note, sweep
 
 __all__ = [
     "Knee",
     "Preset",
+    "Presets",
     "Slot",
     "Step",
     "SweepPlan",
@@ -27,6 +28,7 @@ __all__ = [
     "gap",
     "launch_order",
     "load_presets",
+    "nccl_note",
     "plan",
     "step",
     "sweep",

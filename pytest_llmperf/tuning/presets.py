@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import tomli
 
@@ -28,20 +28,24 @@ class Preset:
     caution: str = ""
 
 
-def load_presets(own: Mapping[str, Any] | None = None) -> Mapping[tuple[str, str], Preset]:
-    """All presets by (key, name): those that ship, and ``own`` tables ``{key: {name: {values, reason}}}`` over them.
+#: By (key, name).
+Presets: TypeAlias = Mapping[tuple[str, str], Preset]
 
-    Raises ``ConfigError`` for a table of another shape.
+
+def load_presets(own: Mapping[str, Any] | None = None, where: str = "[tool.llmperf.presets]") -> Presets:
+    """Those that ship, and ``own`` tables ``{key: {name: {values, reason}}}`` over them.
+
+    Raises ``ConfigError`` for a table of another shape, which ``where`` names.
     """
     found: dict[tuple[str, str], Preset] = {}
     for file in sorted(resources.files(__package__).joinpath("presets").iterdir(), key=lambda f: f.name):
         if file.name.endswith(".toml"):
             found.update(_read(tomli.loads(file.read_text(encoding="utf-8")), file.name))
-    found.update(_read(own or {}, "[tool.llmperf.presets]"))
+    found.update(_read(own or {}, where))
     return MappingProxyType(found)
 
 
-def expand(declared: Mapping[str, Any], presets: Mapping[tuple[str, str], Preset], where: str) -> dict[str, Any]:
+def expand(declared: Mapping[str, Any], presets: Presets, where: str) -> dict[str, Any]:
     """``declared`` (keywords of ``llm_server``) with every preset's name replaced by its values.
 
     A name stands where a dict would; a list holds names and dicts, later ones over earlier ones:
@@ -51,7 +55,7 @@ def expand(declared: Mapping[str, Any], presets: Mapping[tuple[str, str], Preset
     return {key: _values(key, value, presets, where) if key in keys else value for key, value in declared.items()}
 
 
-def _values(key: str, value: Any, presets: Mapping[tuple[str, str], Preset], where: str) -> Any:
+def _values(key: str, value: Any, presets: Presets, where: str) -> Any:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, (list, tuple)):
@@ -67,7 +71,7 @@ def _values(key: str, value: Any, presets: Mapping[tuple[str, str], Preset], whe
     return out
 
 
-def _preset(key: str, name: str, presets: Mapping[tuple[str, str], Preset], where: str) -> Preset:
+def _preset(key: str, name: str, presets: Presets, where: str) -> Preset:
     if (key, name) not in presets:
         known = sorted(n for k, n in presets if k == key)
         close = difflib.get_close_matches(name, known, 1)

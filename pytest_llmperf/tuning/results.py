@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
@@ -12,7 +13,7 @@ from pytest_llmperf.tuning.knee import find_knee
 from pytest_llmperf.tuning.plan import BASE, SweepPlan, Variation
 
 _LEVEL = 0.95
-_UNUSED_NCCL = "custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def sweep(
@@ -24,12 +25,14 @@ def sweep(
     engine: str,
     test: str = "",
     prior: Prior | None = None,
-    custom_all_reduce: bool | None = None,
+    notes: Mapping[str, str] = _NOTHING,
+    disturbed: Mapping[str, str] = _NOTHING,
 ) -> Sweep:
-    """A sweep's effects on one metric, best first, configs that did not start last.
+    """A sweep's effects on one metric, best first, configs without a value last.
 
-    ``launches`` and ``failures`` are by variation name (``base`` for the base). Intervals hold for all variations at
-    once. ``custom_all_reduce`` is what the base's server said: while it is on, an NCCL knob's effect carries a note.
+    ``launches``, ``failures`` (why a config has no value), ``notes`` and ``disturbed`` (which guards tripped) are by
+    variation name, ``base`` for the base. Intervals hold for all variations at once. No effect is credible that rests
+    on a disturbed launch. Raises ``ValueError`` for launches with a value that is not positive.
     """
     base = launches.get(BASE, ())
     seen = {v.name: launches[v.name] for v in plan.variations if launches.get(v.name)}
@@ -40,24 +43,24 @@ def sweep(
     rows = []
     for variation in plan.variations:
         knob, setting = _knob(variation)
-        note = _UNUSED_NCCL if custom_all_reduce and knob.startswith("nccl") else None
+        note = _joined(disturbed.get(variation.name), notes.get(variation.name))
         values = seen.get(variation.name)
         effect = judged.get(variation.name)
         if not values:
             cause = failures.get(variation.name) or failures.get(BASE) or "not launched"
             rows.append(Effect(knob, setting, failure=cause, note=note))
         elif effect is None:
-            why = f"no base to compare with: {failures.get(BASE, 'it was not launched')}"
-            rows.append(Effect(knob, setting, value=_value(values), launches=len(values), note=why))
+            why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
+            rows.append(Effect(knob, setting, value=_mean(values), launches=len(values), note=_joined(why, note)))
         else:
             rows.append(
                 Effect(
                     knob,
                     setting,
-                    value=_value(values),
+                    value=_mean(values),
                     ratio=effect.ratio,
                     interval=(effect.low, effect.high),
-                    credible=effect.better is not None,
+                    credible=effect.better is not None and not {BASE, variation.name} & disturbed.keys(),
                     launches=effect.launches,
                     note=note,
                 )
@@ -71,12 +74,25 @@ def sweep(
         unit=metric.unit,
         higher_is_better=metric.higher_is_better,
         base=plan.base_settings,
-        base_value=_value(base) if base else None,
+        base_value=_mean(base) if base else None,
         effects=tuple(rows),
         base_launches=len(base),
         confidence=_LEVEL,
         test=test,
+        note=_joined(disturbed.get(BASE), notes.get(BASE)),
     )
+
+
+def nccl_note(variation: Variation, *, gpus: int | None, custom_all_reduce: bool | None) -> str | None:
+    """Why moving an NCCL knob can hardly matter on a server that resolved to this; None where it can, or where the
+    server did not tell."""
+    if not any(knob.partition(".")[0] == "nccl" for knob, _ in variation.settings):
+        return None
+    if gpus == 1:
+        return "one GPU: NCCL carries nothing"
+    if custom_all_reduce:
+        return "custom all-reduce is on: NCCL does not carry decode, so this knob can hardly matter"
+    return None
 
 
 def gap(
@@ -100,8 +116,8 @@ def gap(
         higher_is_better=metric.higher_is_better,
         engine=engine,
         reference=reference,
-        value=_value(launches),
-        reference_value=_value(reference_launches),
+        value=_mean(launches),
+        reference_value=_mean(reference_launches),
         ratio=seen.ratio,
         interval=(seen.low, seen.high),
         launches=(len(launches), len(reference_launches)),
@@ -122,8 +138,8 @@ def versus(
         higher_is_better=metric.higher_is_better,
         engine=f"{engine} B",
         reference=f"{engine} A",
-        value=_value(b[:pairs]),
-        reference_value=_value(a[:pairs]),
+        value=_mean(b[:pairs]),
+        reference_value=_mean(a[:pairs]),
         ratio=seen.ratio,
         interval=(seen.low, seen.high),
         launches=seen.launches,
@@ -158,13 +174,20 @@ def _merged(group: Sequence[CurvePoint]) -> CurvePoint:
     )
 
 
+def _joined(*said: str | None) -> str | None:
+    return "; ".join(filter(None, said)) or None
+
+
 def _knob(variation: Variation) -> tuple[str, str]:
     """Knob and setting; a grid point's settings stand together."""
     knobs, settings = zip(*variation.settings, strict=True)
     return " x ".join(knobs), " x ".join(settings)
 
 
-def _value(launches: Sequence[Launch]) -> float:
-    """The geometric mean of the launches' own locations, so that the ratio of two values is the ratio that is shown."""
-    logs = [math.log(location([x] if isinstance(x, (int, float)) else list(x))) for x in launches]
-    return math.exp(sum(logs) / len(logs))
+def _mean(launches: Sequence[Launch]) -> float:
+    """The geometric mean over launches, as the gate has it: what a ratio of two sides is made of."""
+    return math.exp(sum(map(math.log, _locations(launches))) / len(launches))
+
+
+def _locations(launches: Sequence[Launch]) -> list[float]:
+    return [location([x] if isinstance(x, (int, float)) else list(x)) for x in launches]

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from pytest_llmperf.report import layout, terminal
 from pytest_llmperf.report.records import BaselineRef, Result, SessionRecord
+from pytest_llmperf.report.tuning import Effect
 from tests.report import samples
 from tests.report.hostile import hostile
 
@@ -147,7 +148,7 @@ def test_a_guard_that_the_reasons_tell_is_not_told_twice() -> None:
 def test_a_sweep_alone_is_not_nothing() -> None:
     out = terminal.render(SessionRecord({}, sweeps=(samples.SWEEP,)), width=120)
     assert "nothing was measured" not in out
-    assert out.startswith("\nsweep nccl on sglang")
+    assert out.startswith("\nsweep of nccl on sglang")
 
 
 def test_quiet_gives_problems_and_one_line() -> None:
@@ -191,12 +192,35 @@ def test_a_strangers_text_never_begins_a_line(width: int, verbosity: int) -> Non
 def test_sweep_and_gap() -> None:
     out = terminal.render(samples.FULL, width=140)
     assert re.search(r"▼ test_single_stream .* 63\.61 +vllm +82\.53 +0\.771x +\[0\.759, 0\.783\] +3 vs 1", out)
-    sweep = out[out.index("sweep nccl on sglang") :]
-    order = [sweep.index(s) for s in ("base  ", "trtllm_mla", "nccl.proto=LL", "nccl.proto=Simple", "=triton")]
+    sweep = out[out.index("sweep of nccl on sglang") :]
+    rows = ("base  ", "trtllm_mla", "nccl.proto=LL", "nccl.proto=Simple", "=triton  ", "base: nccl.proto=default")
+    order = [sweep.index(s) for s in rows]
     assert order == sorted(order)
     assert "no credible effect" in sweep
-    assert "did not start: unsupported architecture sm_100" in sweep
+    assert "attention_backend=triton: did not start: unsupported architecture sm_100" in sweep
     assert "peak 2370 tok/s, knee at 48 streams, max running requests 48" in out
+
+
+def test_a_note_is_told_once_with_the_settings_it_holds_for() -> None:
+    one, other, *rest = samples.SWEEP.effects
+    noted = replace(samples.SWEEP, effects=(replace(one, note="n1"), replace(other, note="n1"), *rest))
+    out = terminal.render(SessionRecord({}, sweeps=(noted,)), width=140)
+    assert out.count("n1") == 1
+    assert "attention_backend=trtllm_mla, nccl.proto=LL: n1" in out
+
+
+def test_a_value_without_a_base_is_no_failure() -> None:
+    alone = Effect("tp", "4", value=63.6, launches=2, note="no base to compare with: base has no ttft_ms")
+    out = terminal.render(SessionRecord({}, sweeps=(replace(samples.SWEEP, effects=(alone,)),)), width=140)
+    assert re.search(r"│ +tp=4 +63\.60 +- +- +2 +no base to compare with", out)
+
+
+def test_metrics_that_follow_from_others_are_told_when_asked() -> None:
+    others = [replace(samples.SWEEP, metric=m) for m in ("tpot_ms", "ttft_ms")]
+    record = SessionRecord({}, sweeps=(samples.SWEEP, *others))
+    assert re.findall(r"sglang: (\w+),", terminal.render(record, width=140)) == ["decode_tok_s", "ttft_ms"]
+    assert "tpot_ms" in terminal.render(record, width=140, verbosity=1)
+    assert "tpot_ms" in terminal.render(SessionRecord({}, sweeps=(others[0],)), width=140)
 
 
 def test_lower_is_better_sorts_the_other_way() -> None:

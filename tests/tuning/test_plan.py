@@ -9,30 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.tuning import plan
+from pytest_llmperf.tuning import load_presets, plan
 
+PRESETS = load_presets()
 DECLARED = {"model": "m", "tp": 8, "nccl": {"proto": "LL", "algo": "Ring"}, "attention_backend": "fa3"}
 
 
 def made(declared: dict[str, Any] = DECLARED, **marker: Any) -> dict[str, dict[str, Any]]:
-    return {v.name: dict(v.overrides) for v in plan(marker, declared, "t.py::test").variations}
+    """Each variation's keywords that are not the declared ones."""
+    found = plan(marker, declared, PRESETS).variations
+    return {v.name: {k: x for k, x in v.keywords.items() if declared.get(k, "nothing") != x} for v in found}
 
 
 def test_one_knob_at_a_time_without_the_bases_own_values() -> None:
     assert made(attention_backend=["fa3", "triton"], nccl__proto=["LL", "Simple", None]) == {
         "attention_backend=triton": {"attention_backend": "triton"},
-        "nccl.proto=Simple": {"nccl": {"proto": "Simple"}},
-        "nccl.proto=engine default": {"nccl": {"proto": None}},
+        "nccl.proto=Simple": {"nccl": {"proto": "Simple", "algo": "Ring"}},
+        "nccl.proto=engine default": {"nccl": {"proto": None, "algo": "Ring"}},
     }
 
 
 def test_the_base_moves_the_declared_server_first() -> None:
-    found = plan({"base": {"nccl__proto": "Simple", "tp": 4}, "nccl__proto": ["LL", "Simple"]}, DECLARED, "t")
-    assert dict(found.base.overrides) == {"nccl": {"proto": "Simple"}, "tp": 4}
+    found = plan({"base": {"nccl__proto": "Simple", "tp": 4}, "nccl__proto": ["LL", "Simple"]}, DECLARED)
+    nccl = {"proto": "Simple", "algo": "Ring"}
+    assert dict(found.base.keywords) == {**DECLARED, "nccl": nccl, "tp": 4}
     assert dict(found.base_settings) == {"nccl.proto": "Simple"}
     assert found.base.name == "base"
     (only,) = found.variations
-    assert dict(only.overrides) == {"nccl": {"proto": "LL"}, "tp": 4}
+    assert dict(only.keywords) == {**DECLARED, "nccl": {**nccl, "proto": "LL"}, "tp": 4}
 
 
 def test_the_grid_is_every_combination_but_the_base() -> None:
@@ -44,14 +48,14 @@ def test_the_grid_is_every_combination_but_the_base() -> None:
     ]
     assert found["attention_backend=triton, nccl.proto=Simple"] == {
         "attention_backend": "triton",
-        "nccl": {"proto": "Simple"},
+        "nccl": {"proto": "Simple", "algo": "Ring"},
     }
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.booleans())
 def test_the_number_of_variations(a: int, b: int, full: bool) -> None:
     knobs = {"x": [f"x{i}" for i in range(a)], "y": [f"y{i}" for i in range(b)]}
-    found = plan({**knobs, "full": full}, {"x": "x0", "y": "other"}, "t")
+    found = plan({**knobs, "full": full}, {"x": "x0", "y": "other"})
     expected = a * (b + 1) - 1 if full else (a - 1) + b
     assert len(found.variations) == expected
     assert len({v.name for v in found.variations}) == expected
@@ -59,8 +63,9 @@ def test_the_number_of_variations(a: int, b: int, full: bool) -> None:
 
 def test_whole_mappings_can_be_values() -> None:
     drafters = [{"method": "eagle3", "model": "a"}, {"model": "b", "method": "eagle3"}]
-    found = made(speculative=[None, *drafters])
-    assert list(found.values()) == [{"speculative": d} for d in drafters]
+    found = made({**DECLARED, "speculative": {"method": "ngram", "num_steps": 3}}, speculative=[None, *drafters])
+    # whole: nothing of the declared drafter is left in another one
+    assert list(found.values()) == [{"speculative": d} for d in (None, *drafters)]
     assert 'speculative={"method":"eagle3","model":"b"}' in found
 
 
@@ -71,16 +76,34 @@ def test_engine_flags_and_environment_are_knobs_too() -> None:
     assert found["cuda_graph=false"] == {"cuda_graph": False}
 
 
-def test_a_value_is_the_bases_whatever_the_case_of_its_name() -> None:
-    assert list(made(nccl__PROTO=["LL", "Simple"])) == ["nccl.PROTO=Simple"]
+@pytest.mark.parametrize("name", ["PROTO", "NCCL_PROTO"])
+def test_a_name_of_nccl_is_the_bases_however_it_is_written(name: str) -> None:
+    assert made(**{f"nccl__{name}": ["LL", "Simple"]}) == {
+        f"nccl.{name}=Simple": {"nccl": {"proto": "Simple", "algo": "Ring"}}
+    }
+
+
+def test_a_variable_of_another_case_is_another_one() -> None:
+    found = made({**DECLARED, "env": {"OMP": "1"}}, env__omp=["1"])
+    assert found == {"env.omp=1": {"env": {"OMP": "1", "omp": "1"}}}
+
+
+def test_presets_are_values_under_their_name() -> None:
+    found = plan({"base": {"nccl": "ll"}, "nccl": ["ll", "tree", None]}, {"model": "m"}, PRESETS)
+    assert dict(found.base_settings) == {"nccl": "ll"}
+    assert {v.name: v.keywords["nccl"] for v in (found.base, *found.variations)} == {
+        "base": {"proto": "LL"},
+        "nccl=tree": {"algo": "Tree"},
+        "nccl=engine default": None,
+    }
 
 
 def test_nothing_that_was_declared_is_changed() -> None:
     declared = {"nccl": {"proto": "LL"}}
-    found = plan({"nccl__algo": ["Tree"]}, declared, "t").variations[0]
+    found = plan({"nccl__algo": ["Tree"]}, declared).variations[0]
     assert declared == {"nccl": {"proto": "LL"}}
     with pytest.raises(TypeError):
-        found.overrides["nccl"] = {}  # type: ignore[index]
+        found.keywords["nccl"] = {}  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -96,12 +119,16 @@ def test_nothing_that_was_declared_is_changed() -> None:
         ({"base": ["tp"], "tp": [4]}, "must be a dict"),
         ({"tp": [4], "launches": 0}, "whole number from 1"),
         ({"tp": [4], "launches": True}, "whole number from 1"),
+        ({"tp": [4], "full": "yes"}, "must be True or False"),
+        ({"tp": [4], "name": ""}, "must be text"),
+        ({"nccl": ["ll-rnig"]}, "no preset 'll-rnig' for nccl; did you mean 'll-ring'"),
+        ({"base": {"nccl": "ll-rnig"}, "tp": [4]}, r"llm_sweep\(base=...\): no preset 'll-rnig'"),
         ({"nccl__": ["LL"]}, "write mapping__key"),
         ({"nccl": [{"proto": "LL"}], "nccl__proto": ["LL"]}, "varies both nccl and nccl__proto"),
         ({"x": list(range(20)), "y": list(range(20)), "full": True}, "440 variations; 64 is the most"),
     ],
 )
-def test_a_wrong_marker_names_the_test_and_the_knob(marker: dict[str, Any], message: str) -> None:
+def test_a_wrong_marker_names_the_knob(marker: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        plan(marker, DECLARED, "t.py::test_speed")
-    assert str(caught.value).startswith("t.py::test_speed: ")
+        plan(marker, DECLARED, PRESETS)
+    assert str(caught.value).startswith("llm_sweep")
