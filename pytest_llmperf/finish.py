@@ -48,7 +48,7 @@ class Ending:
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
         self._tuned = Tuned(options, state_dir, engines)
-        self._sweeps: dict[tuple[str, str, str, str], Sweep] = {}
+        self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
         self.failed = False
@@ -66,9 +66,9 @@ class Ending:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
         self._tuned.take(payload)
-        for data in payload.get("sweeps", ()):
-            sweep = Sweep.from_json(data)
-            self._sweeps[sweep.test, sweep.engine, sweep.name, sweep.metric] = sweep
+        sweeps = [Sweep.from_json(data) for data in payload.get("sweeps", ())]
+        if sweeps:
+            self._sweeps[sweeps[0].test, sweeps[0].engine] = sweeps
         for note in payload["notes"]:
             self.say("note", note)
 
@@ -120,7 +120,7 @@ class Ending:
             results=tuple(self._results.values()),
             gaps=self._tuned.gaps(tuple(self._results.values())),
             curves=self._tuned.curves(),
-            sweeps=tuple(self._sweeps.values()),
+            sweeps=tuple(s for found in self._sweeps.values() for s in found),
         )
 
     def _try(self, step: Callable[[], None]) -> None:

@@ -198,7 +198,8 @@ class Session:
         """The running server of ``config``, launched now if need be. Raises ``LaunchError``."""
         if isinstance(test, SweepTest):
             self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
-            server = self.pool.fresh(config, after=test.before)
+            former, test.up = test.up, config
+            server = self.pool.fresh(config, after=former)
         elif config.key in self._stale:
             self._stale.discard(config.key)
             server = self.pool.fresh(config)

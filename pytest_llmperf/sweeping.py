@@ -55,14 +55,19 @@ class SweepTest(PerfTest):
         self.slot = self.order[0]
         self.last = False
         """Whether this launch is the sweep's last."""
-        self.before = members[BASE]
-        """Config of the launch before this one, whose server may still be up."""
+        self.up: ServerConfig | None = None
+        """The config that was launched last, whose server may still be up."""
         self.failures: dict[str, str] = {}
         """Why a config has no value, or none from its later launches."""
         self.complaints: list[str] = []
         """What the test itself found wrong with a variation, in full."""
         self._taken: list[Taken] = []
         self._begun = 0
+
+    @property
+    def configs(self) -> tuple[ServerConfig, ...]:
+        """The one that it is at, and the one whose server may still be up."""
+        return tuple(dict.fromkeys(c for c in (self.config, self.up) if c))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -79,7 +84,7 @@ class SweepTest(PerfTest):
             later = [s.name for s in self.order[at + 1 :] if s.name != BASE and s.name not in self.failures]
             if slot.name not in self.failures:
                 self.slot, self.last = slot, slot.name == BASE and not later
-                self.before, self.config = self.config or self.before, self.members[slot.name]
+                self.config = self.members[slot.name]
                 self._begun = len(self._taken)
                 yield slot
                 if self.last:
@@ -120,6 +125,7 @@ class SweepTest(PerfTest):
         workloads = list(dict.fromkeys(t.measurement.workload for t in self._taken))
         for workload in workloads:
             taken = [t for t in self._taken if t.measurement.workload == workload]
+            elsewhere = {t.name: f"{t.name} was measured with another workload" for t in self._taken if t not in taken}
             first = self.launches[taken[0].measurement.launch_id]
             told = _told_apart(workload, workloads)
             for metric in METRICS:
@@ -130,7 +136,7 @@ class SweepTest(PerfTest):
                         sweep(
                             replace(self.plan, name=f"{self.plan.name} ({told})") if told else self.plan,
                             launches,
-                            {**unusable, **self.failures},
+                            {**elsewhere, **unusable, **self.failures},
                             METRICS[metric],
                             engine=self.engine,
                             test=self.test,

@@ -68,7 +68,6 @@ class ServerPool:
                 f"{config.label}: a fresh launch was asked for, but --llmperf-url attaches to a server that this "
                 "session may not restart: run without --llmperf-url to confirm on fresh launches"
             )
-        self._raise_if_broken(config)
         former = after or config
         old = self._servers.pop(former.key, None)
         lease = leases.Lease()
@@ -76,9 +75,10 @@ class ServerPool:
             lease, old.lease = old.lease, lease
             self._report(old, old.end())
             self._unclaim(former.key)
-        if len(lease.fds) != self._engine(config).gpu_count(config):
+        if config.key in self._broken or len(lease.fds) != self._engine(config).gpu_count(config):
             lease.close()
             lease = leases.Lease()
+        self._raise_if_broken(config)
         return self._checked(self._remember(config, lambda: self._launch(config, lease)), config)
 
     def release(self, config: ServerConfig) -> None:

@@ -179,7 +179,19 @@ def test_unmarked(ab):
     assert "ab needs @pytest.mark.llm_ab" in said
 
 
+def test_a_side_may_name_a_preset(project: Project) -> None:
+    project.suite(HEAD + """
+@pytest.mark.llm_ab(b={"nccl": "ll-ring"}, budget=1)
+def test_nccl(ab):
+    ab(lambda server: server.stream(output_tokens=24, prompt_tokens=16, repetitions=1))
+""")  # fmt: skip
+    assert project.run_here().ret == 0
+    declared = [s["config"].get("nccl", {}) for s in project.report["servers"]]
+    assert [d.get("NCCL_PROTO") for d in declared] == [None, "LL"]
+
+
 MISUSES = {
+    "b={'nccl': 'll-rnig'}": "llm_ab(b=...): llm_server: no preset 'll-rnig' for nccl; did you mean 'll-ring'?",
     "b={'attnetion_backend': 'x'}": "llm_ab(b=...): llm_server has no 'attnetion_backend' (did you mean",
     "b={'attention_backend': 'fa9'}": "llm_ab(b=...): sglang has no attention_backend='fa9'",
     "b={'attention_backend': 'fa3'}": "compares a server with itself",

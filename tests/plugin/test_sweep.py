@@ -165,6 +165,43 @@ def test_without_its_base_a_sweep_is_an_error(project: Project, monkeypatch: pyt
     assert effects(sweep_of(project))["attention_backend=triton"]["ratio"] is not None
 
 
+def test_whatever_comes_before_a_launch_the_former_server_goes(project: Project) -> None:
+    """An own fixture that fails with a variation, and a variation that another test has found to be broken."""
+    project.suite("""
+import pytest
+
+@pytest.fixture
+def picky(request):
+    seen = request.config.stash.setdefault(KEY, [])
+    seen.append(1)
+    assert len(seen) != 2, "not this one"
+
+KEY = pytest.StashKey()
+
+@pytest.mark.llm_server(model="fake-model", attention_backend="fa3", env={"FAKE_CRASH": "oom"})
+def test_broken(llm_server):
+    pass
+
+@pytest.mark.llm_server(model="fake-model", attention_backend="fa3")
+@pytest.mark.llm_sweep(attention_backend=["triton"], env__FAKE_CRASH=["oom"], dtype=["half"], launches=1)
+def test_hunt(picky, llm_server):
+    llm_server.stream(output_tokens=4, prompt_tokens=16, repetitions=1, max_repetitions=1)
+    import os
+    from pathlib import Path
+    pids = [line.split()[1] for line in Path(os.environ["FAKE_PIDS_FILE"]).read_text().splitlines()]
+    assert sum(Path("/proc", pid).exists() for pid in pids) == 1
+""")
+    result = project.run_here()
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["test_perf.py EmumumF*", "with attention_backend=triton:", "E *AssertionError: not this one"]
+    )
+    causes = {k: e["failure"] for k, e in effects(sweep_of(project)).items()}
+    assert causes["attention_backend=triton"] == "the test fails with it"
+    assert causes["env.FAKE_CRASH=oom"] == "did not start: out of GPU memory"
+    assert causes["dtype=half"] is None
+
+
 def test_a_test_that_measures_nothing_is_no_sweep(project: Project) -> None:
     project.suite(SWEEP.format(knobs=TRITON, body="").replace("run = llm_server.stream(", "dict("))
     result = project.run_here()
@@ -173,15 +210,12 @@ def test_a_test_that_measures_nothing_is_no_sweep(project: Project) -> None:
     assert launched(project) == ["fa3"]
 
 
-@pytest.mark.parametrize("args", [(), ("-n", "1")], ids=["serial", "xdist"])
-def test_ctrl_c_loses_nothing_that_was_measured(
-    project: Project, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
-) -> None:
+def test_ctrl_c_loses_nothing_that_was_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     suite(project, "attention_backend=['triton'], nccl__proto=['LL'], launches=3")
     # the third launch answers slowly: what happens now happens in the midst of it
     monkeypatch.setenv("FAKE_LAUNCH_FACTORS", "1,1,0.02")
     process = project.base.pytester.popen(
-        ["python", "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json", *args],
+        ["python", "-m", "pytest", "--engine", "sglang", "--llmperf-json", "out.json"],
         stdout=(project.path / "out.txt").open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,

@@ -49,14 +49,13 @@ def effects(test: SweepTest, metric: str = "decode_tok_s", ignored: Sequence[str
 
 def test_the_base_comes_between_and_last() -> None:
     test = made()
-    seen = [(slot.name, test.last, test.before.nccl.get("NCCL_PROTO")) for slot in test.slots()]
-    assert seen == [
-        ("base", False, None),
-        ("nccl.proto=LL", False, None),
-        ("nccl.proto=Simple", False, "LL"),
-        ("nccl.proto=Simple", False, "Simple"),
-        ("nccl.proto=LL", False, "Simple"),
-        ("base", True, "LL"),
+    assert [(slot.name, test.last) for slot in test.slots()] == [
+        ("base", False),
+        ("nccl.proto=LL", False),
+        ("nccl.proto=Simple", False),
+        ("nccl.proto=Simple", False),
+        ("nccl.proto=LL", False),
+        ("base", True),
     ]
 
 
@@ -86,6 +85,20 @@ def test_workloads_are_told_apart() -> None:
         launch(test, {"output_tok_s": (900.0,)}, Workload(concurrency=8))
     names = [(s.name, s.metric) for s in test.sweeps(lambda *_: Prior(), [])]
     assert names == [("mine (concurrency=1)", "decode_tok_s"), ("mine (concurrency=8)", "output_tok_s")]
+
+
+def test_what_was_measured_with_another_workload_is_not_compared() -> None:
+    test = made(launches=1)
+    for slot in test.slots():
+        launch(test, workload=Workload(concurrency=8 if slot.name == "nccl.proto=LL" else 1))
+    one, eight = test.sweeps(lambda *_: Prior(), [])
+    assert {e.setting: e.failure for e in one.effects} == {
+        "Simple": None,
+        "LL": "nccl.proto=LL was measured with another workload",
+    }
+    assert [e.note for e in eight.effects if e.setting == "LL"] == [
+        "no base to compare with: base was measured with another workload"
+    ]
 
 
 def test_with_perf_its_metrics_are_swept() -> None:
