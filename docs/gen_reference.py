@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest_llmperf
 from pytest_llmperf import cli, flags, hookspecs, plugin
+from pytest_llmperf.ab import Ab, AbPlan, AbResult
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.face import LlmServer
 from pytest_llmperf.gating import Baseline
@@ -67,6 +68,13 @@ SERVER = {
     "flags": "in the engine's name, as `sglang={...}`: its [own flags](engines.md#engine-only-flags), verbatim",
     "startup_timeout": "seconds without progress before a start is given up; not part of the identity",
     "allow_mismatch": "effective-config fields whose difference is a note, not an error; not part of the identity",
+}
+AB = {
+    "a": "keys of `llm_server` that this side overrides; `command`, a list of words, starts another build",
+    "b": "the same for the other side",
+    "metric": "what decides; see [metrics](metrics.md)",
+    "budget": "most launches of each side",
+    "min_effect": "a difference certain to be smaller than this fraction is none, and ends it",
 }
 #: What makes a guard trip; quoted names are limits.
 GUARDS = {
@@ -186,6 +194,7 @@ def _markers() -> str:
         | {"target": "none"}
     )
     server = {f.name: _default(f) for f in fields(ServerConfig)} | {"engine": "every `--engine`"}
+    compared = {f.name: _default(f) for f in fields(AbPlan)} | {"a": "as declared", "b": "as declared"}
     head = ("key", "default", "meaning")
     signatures = "\n".join(f"- `{m.split(':')[0]}`" for m in plugin.MARKERS)
     return f"""# Markers
@@ -214,7 +223,12 @@ with these keys in place of its own. The fixture `llm_servers` holds them by nam
 
 Its keywords are `base`, `full`, `name`, `launches`, and knobs: keys of `llm_server`, each with a list of values; `__`
 reaches into a mapping. [Sweep a knob](../how-to/sweep.md) says what becomes of them.
-"""
+
+## `llm_ab`
+
+The two sides of the fixture `ab`, launched by turns; see [find the gap](../how-to/find-the-gap.md).
+
+{table(head, ((f"`{k}`", compared[k], text) for k, text in matched(AB, compared, "llm_ab")))}"""
 
 
 def _presets() -> str:
@@ -244,6 +258,8 @@ def _fixtures() -> str:
         f"# Fixtures\n\n{parts}"
         + _members("The server: what `llm_server` gives", LlmServer)
         + _members("The baseline: what `baseline` gives", Baseline)
+        + _members("An A/B: what `ab` gives", Ab)
+        + f"{_prose(inspect.getdoc(AbResult) or '')}\n\n"
         + _members("A run: what `.stream()` and `.load()` give", Run)
     )
 

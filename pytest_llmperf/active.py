@@ -45,7 +45,8 @@ class Active:
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
-        self._ending = Ending(options, config.rootpath, self._session.state_dir, config.invocation_params.args)
+        where, args = self._session.state_dir, config.invocation_params.args
+        self._ending = Ending(options, config.rootpath, where, args, self._session.engines)
 
     # -- xdist
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.fixtures import SERVER_FIXTURES
+from pytest_llmperf.fixtures import needs_server
 from pytest_llmperf.report.text import plural
 from pytest_llmperf.schedule import Plan, neighbours
 from pytest_llmperf.session import Session
@@ -20,8 +20,8 @@ _NAMED = 3
 
 def parametrize(metafunc: pytest.Metafunc, session: Session) -> None:
     """Run a test with a server once per engine, always with the engine in its id (``test_x[sglang]``)."""
-    asked = set(metafunc.fixturenames)
-    if "engine" not in asked or SERVER_FIXTURES.isdisjoint(asked) or _chooses_engine(metafunc):
+    ours = needs_server(metafunc.definition)
+    if "engine" not in metafunc.fixturenames or not ours or _chooses_engine(metafunc):
         return
     try:
         engines = session.engines_for(session.declared(metafunc.definition))
@@ -48,7 +48,7 @@ def arrange(session: Session, config: pytest.Config, items: list[pytest.Item], c
     elsewhere = []
     serverless = 0
     for item in items:
-        if not _has_server(item):
+        if not needs_server(item):
             serverless += item.get_closest_marker("perf") is not None
             if item.get_closest_marker("llm_sweep"):
                 misuses.setdefault("llm_sweep needs the fixture llm_server in its test", []).append(item.nodeid)
@@ -78,7 +78,7 @@ def everything(session: Session, items: Iterable[pytest.Item]) -> list[tuple[str
     chosen = session.options.engine
     found = []
     for item in items:
-        engine = _engine(item) if _has_server(item) and item.get_closest_marker("perf") else None
+        engine = _engine(item) if needs_server(item) and item.get_closest_marker("perf") else None
         if engine and (not chosen or engine in chosen):
             found.append((engineless(item.nodeid, engine), engine))
     return found
@@ -111,10 +111,6 @@ def counted(session: Session) -> str:
 def _some(nodeids: Sequence[str]) -> str:
     more = len(nodeids) - _NAMED
     return ", ".join(nodeids[:_NAMED]) + (f" and {plural(more, 'more test')}" if more > 0 else "")
-
-
-def _has_server(item: pytest.Item) -> bool:
-    return not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _engine(item: pytest.Item) -> str | None:

@@ -37,6 +37,12 @@ def conclude(test: PerfTest, item: pytest.Item, report: pytest.TestReport, error
 
 def _fail_if_vacuous(test: PerfTest, report: pytest.TestReport) -> None:
     """A test that judged nothing would be green for nothing."""
+    if test.ab and not test.gaps:
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{test.nodeid}: has compared nothing: write `result = ab(lambda server: server.stream(output_tokens=128))`"
+        )
+        return
     missing = test.pending() if test.decided else test.unjudged()
     if missing:
         report.outcome = "failed"
@@ -66,12 +72,22 @@ def _payload(
     test: PerfTest, report: pytest.TestReport, error: BaseException | None, results: tuple[Result, ...]
 ) -> dict[str, Any]:
     failure = in_short(error) if isinstance(error, LaunchError) else None
-    servers = [server_record(c, [x for x in test.launches.values() if x.config == c], failure) for c in test.configs]
+    servers = [
+        server_record(
+            c,
+            [x for x in test.launches.values() if x.config == c],
+            failure if test.failed in (None, c) else None,
+        )
+        for c in test.configs
+    ]
     return {
+        "nodeid": test.nodeid,
         "results": [r.to_json() for r in results],
         "servers": [plain(s) for s in servers],
         "fresh": [f.to_json() for f in to_record(test)] if report.when == "call" and test.decided else [],
-        "notes": [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes],
+        "notes": [*(f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes), *test.notes],
+        "gaps": plain(test.gaps),
+        "loads": plain(test.loads),
         "error": isinstance(error, LaunchError),
     }
 

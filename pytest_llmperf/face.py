@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import openai
 
     from pytest_llmperf.measure.run import Run
+    from pytest_llmperf.server.pool import Server
     from pytest_llmperf.session import Session
 
 _COUNTS = {"output_tokens", "prompt_tokens", "repetitions", "max_repetitions", "concurrency", "requests"}
@@ -25,12 +26,15 @@ _AMOUNTS = {"precision", "seconds", "rate"}
 class LlmServer:
     """One running server as a test uses it. Measurements on it take turns with every other run on this host."""
 
-    def __init__(self, session: Session, test: PerfTest, config: ServerConfig) -> None:
+    def __init__(self, session: Session, test: PerfTest, server: Server) -> None:
         self._session = session
         self._test = test
-        self.config = config
+        self._server = server
+
+    @property
+    def config(self) -> ServerConfig:
         """The declared config."""
-        self._server = session.server(test, config)
+        return self._server.launch.config
 
     @property
     def effective(self) -> EffectiveConfig:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_llmperf.baselines import history, store, unused, update
 from pytest_llmperf.baselines.series import utc
+from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.launched import merged
 from pytest_llmperf.options import Options
@@ -26,6 +27,7 @@ from pytest_llmperf.schedule import Plan
 from pytest_llmperf.server.config import without_login
 from pytest_llmperf.server.gpus import Hardware
 from pytest_llmperf.stats import session_alpha
+from pytest_llmperf.tuned import Tuned
 
 
 class Ending:
@@ -34,7 +36,9 @@ class Ending:
     ``failed`` is True when something that was asked for could not be written.
     """
 
-    def __init__(self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str]) -> None:
+    def __init__(
+        self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str], engines: Mapping[str, Engine]
+    ) -> None:
         self._options = options
         self._root = rootpath
         self._state_dir = state_dir
@@ -43,6 +47,7 @@ class Ending:
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
+        self._tuned = Tuned(options, state_dir, engines)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
         self.record: SessionRecord | None = None
@@ -60,6 +65,7 @@ class Ending:
         for data in payload["fresh"]:
             fresh = update.Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
+        self._tuned.take(payload)
         sweeps = [Sweep.from_json(data) for data in payload.get("sweeps", ())]
         if sweeps:
             self._sweeps[sweeps[0].test, sweeps[0].engine] = sweeps
@@ -112,6 +118,8 @@ class Ending:
             },
             servers=tuple(self._servers.values()),
             results=tuple(self._results.values()),
+            gaps=self._tuned.gaps(tuple(self._results.values())),
+            curves=self._tuned.curves(),
             sweeps=tuple(s for found in self._sweeps.values() for s in found),
         )
 

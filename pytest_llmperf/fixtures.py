@@ -4,19 +4,29 @@ session of the environment loads this module."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_llmperf.ab import Ab
     from pytest_llmperf.face import LlmServer
     from pytest_llmperf.gating import Baseline
     from pytest_llmperf.session import Session
     from pytest_llmperf.subject import PerfTest
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-#: A test that uses one of these is ours to run.
 SERVER_FIXTURES = frozenset({"llm_server", "llm_servers"})
+
+
+def needs_server(item: Any) -> bool:
+    """Whether a test (an item, or a function's definition) is ours to run."""
+    return not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or compares(item)
+
+
+def compares(item: Any) -> bool:
+    """Whether it is an A/B. By its marker too: ``ab`` may be anybody's fixture."""
+    return "ab" in getattr(item, "fixturenames", ()) and item.get_closest_marker("llm_ab") is not None
 
 
 @pytest.fixture
@@ -63,6 +73,20 @@ def baseline(request: pytest.FixtureRequest) -> Baseline:
     """
     session, test = _here(request)
     return session.baseline(test)
+
+
+@pytest.fixture
+def ab(request: pytest.FixtureRequest, engine: str) -> Ab:
+    """Two builds or configs against each other, as ``@pytest.mark.llm_ab(a={...}, b={...})`` says.
+
+    ``result = ab(lambda server: server.stream(output_tokens=128))`` launches them by turns until the answer is clear or
+    the budget is spent; ``result.ratio`` (b / a), ``.interval``, ``.better``, ``.launches`` and ``.stopped`` say it.
+    """
+    if request.node.get_closest_marker("llm_ab") is None:
+        pytest.fail("ab needs @pytest.mark.llm_ab(a={...}, b={...}): overrides of the test's llm_server", pytrace=False)
+    from pytest_llmperf.ab import Ab
+
+    return Ab(*_here(request))
 
 
 def _session(request: pytest.FixtureRequest) -> Session:

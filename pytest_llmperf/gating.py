@@ -16,6 +16,7 @@ from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.judge import Case, Judgement, judge
 from pytest_llmperf.baselines.prior import Priors
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
+from pytest_llmperf.baselines.speculation import LENGTH, SPEEDS
 from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError
@@ -71,13 +72,18 @@ class Judge:
         )
 
     def stored(self, value: MetricValue, launch: Launch) -> StoredLaunch:
-        """The launch as a baseline would hold it, with this metric alone."""
+        """The launch as a baseline would hold it, with this metric alone; a speed with the acceptance length behind it,
+        gated or not, so that a loss can be told to be the drafter's or the kernels'."""
+        measured = value.measurement.values
+        metrics = {value.metric.name: value.values}
+        if value.metric.name in SPEEDS and LENGTH in measured:
+            metrics[LENGTH] = measured[LENGTH]
         return StoredLaunch(
             id=launch.id,
             recorded=utc(launch.started_at),
             host=self._host,
             cache=launch.cache_state,
-            metrics={value.metric.name: value.values},
+            metrics=metrics,
             provenance=provenance.of(self._hardware, launch.effective, commit=self._commit),
         )
 
@@ -182,6 +188,7 @@ class Baseline:
 
         Raises ``AssertionError`` that names every failed one.
         """
+        __tracebackhide__ = True
         values = [getattr(run, name) for name in metrics or self._perf.metrics]
         failed = [value for value in values if value not in self]
         if failed:

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_llmperf import flags, hookspecs
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.fixtures import SERVER_FIXTURES, baseline, engine, llm_server, llm_servers
+from pytest_llmperf.fixtures import ab, baseline, engine, llm_server, llm_servers, needs_server
 
-__all__ = ["baseline", "engine", "llm_server", "llm_servers"]
+__all__ = ["ab", "baseline", "engine", "llm_server", "llm_servers"]
 
 MARKERS = (
     "perf(target=None, metric='decode_tok_s', max_regression=None, min_effect=None, precision=None, repetitions=None, "
@@ -21,6 +21,8 @@ MARKERS = (
     "server as declared and with each value of each knob, and report what each does to speed; see pytest-llmperf",
     "llm_servers(name={...}, ...): several servers at once, each the declared llm_server with these keys overridden; "
     "see pytest-llmperf",
+    "llm_ab(a={}, b={}, metric='decode_tok_s', budget=6, min_effect=0.01): the two sides of fixture ab, each the "
+    "declared llm_server with these keys overridden, and command=[...] for another build; see pytest-llmperf",
 )
 _DESELECTED = pytest.StashKey[int]()
 _OUTPUT = "llmperf_deselected"
@@ -54,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without opting in no server is ever launched: the tests that need one are deselected, and that is said."""
     if config.pluginmanager.has_plugin("llmperf-active"):
         return
-    ours = {i for i in items if not SERVER_FIXTURES.isdisjoint(getattr(i, "fixturenames", ()))}
+    ours = {i for i in items if needs_server(i)}
     if ours:
         config.hook.pytest_deselected(items=[i for i in items if i in ours])
         items[:] = [i for i in items if i not in ours]

@@ -17,6 +17,7 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
+from pytest_llmperf.fixtures import compares
 from pytest_llmperf.gating import Baseline, Judge
 from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.progress import Progress
@@ -33,8 +34,10 @@ from pytest_llmperf.stats import Prior
 from pytest_llmperf.subject import PerfTest
 from pytest_llmperf.sweeping import SweepTest, members
 from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
+from pytest_llmperf.tuning.presets import expand
 
 if TYPE_CHECKING:
+    from pytest_llmperf.ab import AbPlan
     from pytest_llmperf.measure.run import Run
 
 
@@ -88,15 +91,19 @@ class Session:
         problems: list[str] = []
         perf = _sound(problems, lambda: markers.Perf.from_item(item))
         configs = _sound(problems, lambda: self._configs(item, engine))
+        compared = _sound(problems, lambda: self._ab(item, engine)) if configs else None
         sweep = _sound(problems, lambda: self._sweep(item, engine or "")) if configs else None
         if problems or configs is None:
             raise ConfigError("\n".join(problems))
+        if compared is not None:
+            perf, configs = None, (None, {"a": compared.a.config, "b": compared.b.config})
         path, line, _ = item.location
         place = f"{path}:{(line or 0) + 1}"
-        if sweep is None:
-            self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, place)
-        else:
+        if sweep is not None:
             self.tests[item.nodeid] = SweepTest(nodeid, perf, engine or "", *sweep, place)
+            return
+        test = self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, place)
+        test.ab = compared
 
     def _configs(self, item: pytest.Item, engine: str | None) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
         """The config of ``llm_server`` and those of ``llm_servers``, as far as ``item`` uses them."""
@@ -112,6 +119,21 @@ class Session:
             raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
         config = self._config_of(declaration, engine) if "llm_server" in fixtures else None
         return config, {name: self._config_of(markers.merged(declaration, x), engine, x) for name, x in extras.items()}
+
+    def _ab(self, item: pytest.Item, engine: str | None) -> AbPlan | None:
+        declaration = self.declared(item)
+        if not compares(item) or declaration is None or engine is None:
+            return None
+        from pytest_llmperf.ab import AbPlan  # here: it needs the measuring room, whose import takes a while
+
+        if self.options.url:
+            raise ConfigError("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
+
+        def config_of(side: Mapping[str, Any]) -> ServerConfig:
+            said = expand(side, self.options.presets, "llm_server")
+            return self._config_of(markers.merged(declaration, said), engine)
+
+        return AbPlan.from_item(item, config_of)
 
     def _sweep(self, item: pytest.Item, engine: str) -> tuple[SweepPlan, Mapping[str, ServerConfig]] | None:
         """The plan of a test with ``llm_sweep`` and its configs by name; None without that marker."""
@@ -157,25 +179,25 @@ class Session:
         return hardware()
 
     @cached_property
-    def pool(self) -> ServerPool:
+    def pool_settings(self) -> PoolSettings:
         o = self.options
-        return ServerPool(
-            PoolSettings(
-                engines=o.engines,
-                log_dir=o.log_dir,
-                state_dir=self.state_dir,
-                startup_timeout=o.startup_timeout,
-                stop_grace=o.stop_grace,
-                gpu_wait=o.gpu_wait,
-                keep=o.keep_servers,
-                url=o.url,
-                api_key_env="LLMPERF_API_KEY",
-                plain_progress=o.ci,
-                worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
-            ),
-            self.engines,
-            self.say,
+        return PoolSettings(
+            engines=o.engines,
+            log_dir=o.log_dir,
+            state_dir=self.state_dir,
+            startup_timeout=o.startup_timeout,
+            stop_grace=o.stop_grace,
+            gpu_wait=o.gpu_wait,
+            keep=o.keep_servers,
+            url=o.url,
+            api_key_env="LLMPERF_API_KEY",
+            plain_progress=o.ci,
+            worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
         )
+
+    @cached_property
+    def pool(self) -> ServerPool:
+        return ServerPool(self.pool_settings, self.engines, self.say)
 
     @cached_property
     def state_dir(self) -> Path:
@@ -203,7 +225,7 @@ class Session:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
         if test.perf and test.gates:
             self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
-        return LlmServer(self, test, config)
+        return LlmServer(self, test, self.server(test, config))
 
     def renew(self, group: str) -> None:
         for test in self.tests.values():
@@ -247,7 +269,7 @@ class Session:
         # what an earlier session sent to a server that it left up is not known here
         nonce = session_nonce() if launch.reused or launch.attached else ""
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
-        run = load if workload.concurrency > 1 or workload.rate is not None else stream
+        run = load if workload.requests is not None or workload.seconds is not None else stream
         say = partial(self._measuring, test.in_round)
         with measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
@@ -258,6 +280,7 @@ class Session:
             # its death explains a broken request, and is no property of the measurement
             server.check(LAST_WORDS_S)
         test.measured(result.measurement)
+        test.add_load(launch, result.measurement)
         return result
 
     @cached_property

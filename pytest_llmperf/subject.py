@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, Measurement, Metric, Workload
 from pytest_llmperf.report.records import Result
+from pytest_llmperf.report.tuning import Gap
 from pytest_llmperf.rounds import Round
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.tuning.loads import Load, load_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.ab import AbPlan
 
 
 @dataclass
@@ -74,6 +79,12 @@ class PerfTest:
         self.gated: dict[tuple[str, str], Gated] = {}
         self.launches: dict[str, Launch] = {}
         self.measuring_s = 0.0
+        self.ab: AbPlan | None = None
+        self.gaps: list[Gap] = []
+        self.loads: list[Load] = []
+        self.notes: list[str] = []
+        self.failed: ServerConfig | None = None
+        """Which of several servers failed, where that is known."""
 
     @property
     def configs(self) -> tuple[ServerConfig, ...]:
@@ -82,8 +93,15 @@ class PerfTest:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Tests that have one of these in common run as neighbours, in one process."""
-        return tuple(c.key for c in self.configs)
+        """Tests that share one of these share servers. An A/B launches its own: no other may be up meanwhile."""
+        return (f"ab {self.nodeid}",) if self.ab else tuple(c.key for c in self.configs)
+
+    def add_load(self, launch: Launch, measurement: Measurement) -> None:
+        """Keep what is a point of a load curve."""
+        config, most = launch.config, launch.effective.max_running_requests
+        load = load_of(self.test, config.engine, config.key, measurement, most)
+        if load is not None:
+            self.loads.append(load)
 
     @property
     def repeats(self) -> bool:

@@ -16,6 +16,7 @@ from pytest_llmperf.baselines import drift, store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.provenance import differences
 from pytest_llmperf.baselines.series import Series, StoredLaunch, seconds
+from pytest_llmperf.baselines.speculation import blame
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import Guard, Metric
 from pytest_llmperf.report.records import BaselineRef, LaunchValues, Result
@@ -197,6 +198,8 @@ def _against(
         min_effect=case.min_effect,
     )
     notes = (_age_note(age), _cache_note(stored, deciding))
+    worse = outcome.verdict in ("regressed", "suspect")
+    blamed = blame(name, stored, deciding) if worse else None
     result = replace(
         measured,
         verdict=outcome.verdict,
@@ -206,7 +209,7 @@ def _against(
         change=outcome.change,
         nu=outcome.nu,
         baseline=BaselineRef(path, gate.k, gate.center, max(age, 0.0), gate.prior_only),
-        reasons=(_sentence(case.metric, outcome), *outcome.reasons),
+        reasons=(_sentence(case.metric, outcome), *([blamed] if blamed else ()), *outcome.reasons),
         differences=differences(stored, deciding),
         notes=tuple(n for n in notes if n),
         host_known=not gate.other_host,

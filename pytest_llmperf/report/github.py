@@ -136,7 +136,7 @@ def _explained(result: Result, session: SessionRecord) -> Iterator[str]:
 def _tuning(session: SessionRecord) -> Iterator[str]:
     parts: list[tuple[str, Grid, list[str]]] = []
     if session.gaps:
-        parts.append(("gap between engines", grids.gaps(session.gaps), []))
+        parts.append((grids.GAPS, grids.gaps(session.gaps), words.gap_notes(session)))
     parts += [(grids.sweep_title(s), grids.sweep(s), grids.sweep_notes(s)) for s in grids.leading(session.sweeps)]
     parts += [(grids.curve_title(c), grids.curve(c), []) for c in session.curves]
     for title, grid, notes in parts:

@@ -92,8 +92,12 @@ def launches(result: Result) -> Grid:
     )
 
 
+#: What stands over ``gaps``.
+GAPS = "gap of engine over reference"
+
+
 def gaps(items: Sequence[Gap]) -> Grid:
-    """Engine against engine."""
+    """Engine against engine, or the two sides of an A/B."""
     names = summary.short_names(g.test for g in items)
     columns = (
         Column("test"), Column("metric", drop=3), Column("engine"), Column("value", right=True, drop=1),

@@ -197,7 +197,7 @@ def gaps(items: Sequence[Gap]) -> Markup:
         )
         for g in items
     ]  # fmt: skip
-    return _forest(bars, "Gap between engines as a ratio")
+    return _forest(bars, "Ratios of engines to their reference")
 
 
 def sweep(item: Sweep) -> Markup:

@@ -204,6 +204,20 @@ def hints(session: SessionRecord) -> list[str]:
     return out
 
 
+def gap_notes(session: SessionRecord) -> list[str]:
+    """What is to be known about gaps, each thing once, with the tests it holds for unless that is all of them."""
+    noted: dict[str, list[str]] = {}
+    for gap in session.gaps:
+        if gap.note:
+            noted.setdefault(clean(gap.note), []).append(gap.test)
+    names = short_names(g.test for g in session.gaps)
+    everywhere = len(session.gaps)
+    return [
+        note if len(tests) == everywhere else f"{', '.join(dict.fromkeys(names[t] for t in tests))}: {note}"
+        for note, tests in noted.items()
+    ]
+
+
 def reproduce(result: Result, session: SessionRecord) -> str:
     """A shell command that runs this one test as it was run here."""
     fresh = sum(1 for x in result.launches if x.role != "confirm")

@@ -146,8 +146,10 @@ def _explained(result: Result, session: SessionRecord, page: _Page, verbose: boo
 def _tuning(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     if session.gaps:
         yield Text()
-        yield from page.gutter("gap between engines", "bold")
+        yield from page.gutter(grids.GAPS, "bold")
         yield from page.table(grids.gaps(session.gaps))
+        for note in summary.gap_notes(session):
+            yield from page.bullet(note, "dim")
     for sweep in session.sweeps if verbose else grids.leading(session.sweeps):
         yield Text()
         yield from page.gutter(grids.sweep_title(sweep), "bold", hang=2)

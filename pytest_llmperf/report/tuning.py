@@ -15,7 +15,11 @@ from pytest_llmperf.report.encode import build, pair
 
 @dataclass(frozen=True)
 class Gap:
-    """Two engines on one test: ``ratio`` = value of ``engine`` / value of ``reference``. ``launches`` counts both."""
+    """Two engines on one test: ``ratio`` = value of ``engine`` / value of ``reference``. ``launches`` counts both.
+
+    The two sides of an A/B are a gap too, B over A. ``note`` says what the numbers do not: why an A/B stopped, or what
+    an interval rests on.
+    """
 
     test: str
     metric: str
@@ -29,6 +33,7 @@ class Gap:
     interval: tuple[float, float] | None = None
     launches: tuple[int, int] = (1, 1)
     confidence: float = 0.95
+    note: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gap:

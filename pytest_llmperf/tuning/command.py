@@ -15,18 +15,23 @@ from pytest_llmperf import markers
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import METRICS, Metric, Workload
+from pytest_llmperf.measure.run import Run
+from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.report import jsonfile
 from pytest_llmperf.report.records import SessionRecord
 from pytest_llmperf.report.text import clean, percent, plural, ratios
-from pytest_llmperf.report.tuning import Gap
 from pytest_llmperf.server.launch import PoolSettings
-from pytest_llmperf.server.pool import ServerPool
+from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
-from pytest_llmperf.stats import location
+from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.plan import merge
 from pytest_llmperf.tuning.presets import expand, load_presets
-from pytest_llmperf.tuning.trial import Duel, Side, fight
+from pytest_llmperf.tuning.results import versus
+from pytest_llmperf.tuning.trial import Duel, Side, fight, stopped
 
 #: Option: default, least value, help.
 _NUMBERS = {
@@ -86,47 +91,56 @@ def run(args: argparse.Namespace) -> int:
         max_repetitions=max(20, args.repetitions),
         concurrency=args.concurrency,
     )
-    duel = fight(a, b, workload, metric, budget=args.budget, min_effect=args.min_effect, say=_say)
+    duel = fight(
+        a,
+        b,
+        lambda side, server: _measure(side, server, workload),
+        metric,
+        budget=args.budget,
+        min_effect=args.min_effect,
+        prior=lambda: Prior(s0=max(a.engine.launch_spread, metric.launch_spread)),
+        say=_say,
+    )
     print(clean("\n".join(_lines(duel, metric)), lines=True))
     if args.json and duel.trial and duel.trial.ratio:
-        jsonfile.dump(SessionRecord({"command": "llmperf ab"}, gaps=(_gap(duel, metric, args.engine),)), args.json)
+        gap = versus("llmperf ab", metric, args.engine, duel.a, duel.b, duel.trial.ratio, stopped(duel.trial))
+        jsonfile.dump(SessionRecord({"command": "llmperf ab"}, gaps=(gap,)), args.json)
     worse = duel.trial is not None and duel.trial.verdict == "slower"
-    return 1 if duel.failure or worse else 0
+    return 1 if duel.error or worse else 0
+
+
+def _measure(side: Side, server: Server, workload: Workload) -> Run:
+    launch = server.launch
+    connection = Connection(
+        endpoint=launch.endpoint,
+        model=launch.model,
+        engine=side.engine,
+        config=launch.config,
+        launch_id=launch.id,
+        counters=server.counters,
+        check=server.check,
+        log=server.log,
+        gpus=launch.gpus,
+        pids=launch.pids,
+    )
+    run = load if workload.concurrency > 1 else stream
+    with measuring(side.pool.settings.state_dir):
+        return run(connection, workload, seed=f"ab:{launch.id}")
 
 
 def _lines(duel: Duel, metric: Metric) -> list[str]:
     lines = []
-    if duel.failure:
-        lines.append(f"broken off: {duel.failure}")
+    if duel.error:
+        lines.append(f"broken off: {duel.error}")
     seen = duel.trial.ratio if duel.trial else None
     if duel.trial and seen:
         verdict = _WORDS.get(duel.trial.verdict, "not decided yet")
         change = f"{percent(seen.ratio - 1, signed=True)}, {metric.name}"
         launches = f"{plural(duel.trial.pairs, 'launch')} of each"
         lines.append(f"{verdict}: B / A = {seen.ratio:.3f} {ratios((seen.low, seen.high))} ({change}, {launches})")
-    elif not duel.failure:
+    elif not duel.error:
         lines.append("one launch of each says nothing about the difference; allow a larger --budget")
     return lines
-
-
-def _gap(duel: Duel, metric: Metric, engine: str) -> Gap:
-    seen = duel.trial.ratio if duel.trial else None
-    assert seen is not None
-    pairs = seen.launches[0]
-    return Gap(
-        test="llmperf ab",
-        metric=metric.name,
-        unit=metric.unit,
-        higher_is_better=metric.higher_is_better,
-        engine=f"{engine} B",
-        reference=f"{engine} A",
-        value=location([location(x) for x in duel.b[:pairs]]),
-        reference_value=location([location(x) for x in duel.a[:pairs]]),
-        ratio=seen.ratio,
-        interval=(seen.low, seen.high),
-        launches=seen.launches,
-        confidence=seen.level,
-    )
 
 
 def _side(args: argparse.Namespace, side: str) -> Side:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
-from pytest_llmperf.stats import Launch, Prior, effects, location, ratio_interval
+from pytest_llmperf.stats import Launch, Prior, Ratio, effects, location, ratio_interval
 from pytest_llmperf.tuning.knee import find_knee
 from pytest_llmperf.tuning.plan import BASE, SweepPlan, Variation
 
@@ -105,6 +105,7 @@ def gap(
     *,
     prior: Prior | None = None,
     reference_prior: Prior | None = None,
+    note: str | None = None,
 ) -> Gap:
     """``engine`` over ``reference`` on one test, each with its own launch spread (engines differ in it tenfold)."""
     seen = ratio_interval(reference_launches, launches, level=_LEVEL, prior=reference_prior, prior_b=prior)
@@ -121,6 +122,29 @@ def gap(
         interval=(seen.low, seen.high),
         launches=(len(launches), len(reference_launches)),
         confidence=_LEVEL,
+        note=note,
+    )
+
+
+def versus(
+    test: str, metric: Metric, engine: str, a: Sequence[Launch], b: Sequence[Launch], seen: Ratio, note: str
+) -> Gap:
+    """An A/B as ``stats.trial`` judged it, b over a: the launches it looked at, and ``note`` on how it ended."""
+    pairs = seen.launches[0]
+    return Gap(
+        test=test,
+        metric=metric.name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
+        engine=f"{engine} B",
+        reference=f"{engine} A",
+        value=_mean(b[:pairs]),
+        reference_value=_mean(a[:pairs]),
+        ratio=seen.ratio,
+        interval=(seen.low, seen.high),
+        launches=seen.launches,
+        confidence=seen.level,
+        note=note,
     )
 
 

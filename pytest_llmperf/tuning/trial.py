@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import LaunchError, MeasurementError
-from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import Metric, Workload
-from pytest_llmperf.measure.run import Connection
-from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.report.text import number
+from pytest_llmperf.measure.metrics import Metric
+from pytest_llmperf.measure.run import Run
+from pytest_llmperf.report.text import number, percent, plural
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.pool import Server, ServerPool
-from pytest_llmperf.server.turns import measuring
-from pytest_llmperf.stats import Trial, location
+from pytest_llmperf.stats import Prior, Trial, location
 from pytest_llmperf.tuning.ab import step
 
 
@@ -29,32 +26,40 @@ class Side:
     pool: ServerPool
 
 
+#: Measures a ready server of one side, once.
+Measure = Callable[[Side, Server], Run]
+
+
 @dataclass
 class Duel:
-    """An A/B as it went. ``trial`` is where it ended, None when a side never measured; ``failure`` says why it broke
-    off: which side, and what happened to it."""
+    """An A/B as it went. ``trial`` is where it ended, None when a side never measured; ``error`` says why it broke
+    off and ``failed`` on which side."""
 
     a: list[tuple[float, ...]] = field(default_factory=list)
     b: list[tuple[float, ...]] = field(default_factory=list)
     trial: Trial | None = None
-    failure: str | None = None
+    error: LaunchError | MeasurementError | None = None
+    failed: Side | None = None
 
 
 def fight(
     a: Side,
     b: Side,
-    workload: Workload,
+    measure: Measure,
     metric: Metric,
     *,
     budget: int,
     min_effect: float = 0.01,
+    prior: Callable[[], Prior] = Prior,
     say: Callable[[str], None],
 ) -> Duel:
     """Launch and measure until ``stats.trial`` is sure or each side was launched ``budget`` times.
 
-    A side that does not start, dies, or measures nothing valid ends the trial with ``failure``; nothing is launched
+    ``prior`` gives the launch spread expected of both, and is asked anew at each step: the first launch may tell.
+    A side that does not start, dies, or measures nothing valid ends the trial with ``error``; nothing is launched
     again to get past it. Both pools are closed at the end, whatever happens.
     """
+    __tracebackhide__ = True  # what ``measure`` raises is about ``measure``
     duel = Duel()
     sides = {"a": (a, duel.a), "b": (b, duel.b)}
     try:
@@ -65,51 +70,52 @@ def fight(
                 budget=budget,
                 higher_is_better=metric.higher_is_better,
                 min_effect=min_effect,
+                prior=prior(),
             )
             duel.trial = now.trial
             if now.side is None:
                 return duel
             side, launches = sides[now.side]
-            values = _one_launch(side, workload, metric)
+            try:
+                values = _one_launch(side, measure, metric)
+            except (LaunchError, MeasurementError) as error:
+                duel.error, duel.failed = error, side
+                return duel
             launches.append(values)
             say(f"{side.label}: launch {len(launches)} of at most {budget}: {number(location(values))} {metric.unit}")
-    except (LaunchError, MeasurementError) as error:
-        duel.failure = str(error)
-        return duel
     finally:
         a.pool.close()
         b.pool.close()
 
 
-def _one_launch(side: Side, workload: Workload, metric: Metric) -> tuple[float, ...]:
+def stopped(trial: Trial, min_effect: float = 0.01) -> str:
+    """Why a trial ended, in words."""
+    each = f"{plural(trial.pairs, 'launch')} of each"
+    return {
+        "faster": f"clear after {each}: b is better",
+        "slower": f"clear after {each}: b is worse",
+        "no difference": f"clear after {each}: no difference of {percent(min_effect)} or more",
+    }.get(trial.verdict, f"undecided within the budget of {each}")
+
+
+def _one_launch(side: Side, measure: Measure, metric: Metric) -> tuple[float, ...]:
     """Start, measure, stop. Raises ``LaunchError`` or ``MeasurementError`` that names the side."""
+    __tracebackhide__ = True
     try:
-        server = side.pool.get(side.config)
-        run = _measure(side, server, workload)
-        values: tuple[float, ...] = getattr(run, metric.name).values
-    except AttributeError as error:
-        raise MeasurementError(f"{side.label}: {error}") from error
+        run = measure(side, side.pool.get(side.config))
+        return _usable(run, metric)
     except (LaunchError, MeasurementError) as error:
         raise type(error)(f"{side.label}: {error}") from error
     finally:
         side.pool.release(side.config)
+
+
+def _usable(run: Run, metric: Metric) -> tuple[float, ...]:
+    if run.measurement.invalid:
+        raise MeasurementError("the measurement is invalid:\n  " + "\n  ".join(run.measurement.invalid))
+    if metric.name not in run.metrics:
+        raise MeasurementError(f"the run has no {metric.name!r}; its metrics are: {', '.join(run.metrics) or 'none'}")
+    values = run.measurement.values[metric.name]
+    if not all(v > 0 for v in values):
+        raise MeasurementError(f"{metric.name} holds a value that is not above 0, which no ratio can be made of")
     return values
-
-
-def _measure(side: Side, server: Server, workload: Workload) -> object:
-    launch = server.launch
-    connection = Connection(
-        endpoint=launch.endpoint,
-        model=launch.model,
-        engine=side.engine,
-        config=launch.config,
-        launch_id=launch.id,
-        counters=server.counters,
-        check=server.check,
-        log=server.log,
-        gpus=launch.gpus,
-        pids=launch.pids,
-    )
-    run = load if workload.concurrency > 1 else stream
-    with measuring(side.pool.settings.state_dir):
-        return run(connection, workload, seed=f"ab:{launch.id}")
