@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_llmperf.engines import tiny_model
 from pytest_llmperf.measure.metrics import DEFINITIONS
 from pytest_llmperf.server.config import MASK, ServerConfig, mask
 
@@ -111,6 +112,8 @@ def of(
     if pool:
         fields["pool"] = pool
     fields["definitions"] = str(definitions)
+    if config.model == tiny_model.NAME:
+        fields["tiny model"] = f"recipe {tiny_model.RECIPE}"
     fields.update(_flat(SERVER, config.canonical()))
     fields.update(_flat(WORKLOAD, workload))
     fields.update(_flat("", mask(extra or {})))

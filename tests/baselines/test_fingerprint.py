@@ -6,6 +6,7 @@ import pytest
 
 from pytest_llmperf.baselines import fingerprint
 from pytest_llmperf.baselines.fingerprint import Fingerprint, cpu_model, host_identity, memory_class
+from pytest_llmperf.engines import tiny_model
 from pytest_llmperf.server.config import ServerConfig
 
 from .conftest import Gpu, Hardware
@@ -68,6 +69,13 @@ def test_ignores_what_is_provenance(same: Hardware) -> None:
 def test_differences_name_the_field(name: str, other: Fingerprint) -> None:
     assert [d[0] for d in of().differences(other)] == [name]
     assert other.key != of().key
+
+
+def test_the_tiny_model_is_known_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(CONFIG, model="tiny")
+    before = of(config=tiny)
+    monkeypatch.setattr(tiny_model, "RECIPE", tiny_model.RECIPE + 1)
+    assert [d[0] for d in of(config=tiny).differences(before)] == ["tiny model"]
 
 
 def test_engine_on_the_cpu_is_known_by_its_cpu() -> None:
