@@ -1,0 +1,59 @@
+"""What NCCL's settings do to decode at tensor parallelism 2, on two GPUs of one host, with nothing to download.
+
+    llmperf tiny-model models/dummy-8b --shape 8b      # config and tokenizer, no weights (engines make them up)
+    pytest examples/two_gpus -m "perf and not llm_sweep" --engine sglang --update-baselines --launches 3    # record
+    pytest examples/two_gpus -m "perf and not llm_sweep" --engine sglang                                    # gate
+    pytest examples/two_gpus -m llm_sweep --engine sglang --engine vllm --llmperf-json nccl.json            # the sweep
+
+``NCCL_DEBUG=INFO`` makes NCCL say in the server's log which variables it took; the report's effective config has them.
+"""
+
+import pytest
+
+from pytest_llmperf import perf
+
+#: NVLink multicast stays off; what else is set, NCCL tells.
+NCCL = {"debug": "INFO", "nvls_enable": 0}
+pytestmark = pytest.mark.llm_server(
+    model="models/dummy-8b",
+    load_format="dummy",
+    tp=2,
+    context_length=4096,
+    max_running_requests=16,
+    nccl=NCCL,
+    env={"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"},
+    sglang={"cuda_graph_max_bs_decode": 16, "disable_prefill_cuda_graph": True, "mem_fraction_static": 0.5},
+    vllm={"gpu_memory_utilization": 0.5},
+)
+
+
+@perf(repetitions=10)
+def test_single_stream(llm_server, baseline):
+    assert llm_server.stream(prompt_tokens=128, output_tokens=256).decode_tok_s in baseline
+
+
+@perf(repetitions=10)
+@pytest.mark.llm_server(custom_all_reduce=False)
+def test_single_stream_through_nccl(llm_server, baseline):
+    assert llm_server.stream(prompt_tokens=128, output_tokens=256).decode_tok_s in baseline
+
+
+@perf(repetitions=10)
+@pytest.mark.llm_sweep(
+    base={"custom_all_reduce": False},
+    custom_all_reduce=[True],
+    nccl__proto=["LL", "Simple"],
+    nccl__algo=["Ring"],
+    nccl__p2p_level=["SYS"],
+    nccl__max_nchannels=[16],
+    nccl__buffsize=[16_777_216],
+    nccl__nthreads=[512],
+)
+def test_one_variable_at_a_time(llm_server):
+    llm_server.stream(prompt_tokens=128, output_tokens=256)
+
+
+@perf(repetitions=10)
+@pytest.mark.llm_sweep(base={"custom_all_reduce": False}, nccl=[["ll-ring", NCCL]], name="the six together")
+def test_the_six_together(llm_server):
+    llm_server.stream(prompt_tokens=128, output_tokens=256)
