@@ -22,7 +22,7 @@ QUICK = """
 @pytest.mark.llm_server(model="{model}")
 @perf(repetitions=1, max_repetitions=1, target=1)
 def test_{name}(llm_server, baseline):
-    assert llm_server.stream(output_tokens=4, prompt_tokens=16).decode_tok_s in baseline
+    assert llm_server.stream(output_tokens=24, prompt_tokens=16).decode_tok_s in baseline
 """
 #: Half a minute of tokens the first time, so that whatever happens happens in the midst of it.
 ENDLESS = """

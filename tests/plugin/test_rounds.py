@@ -21,7 +21,7 @@ HEALTHY = """
 
 @perf(repetitions=1, max_repetitions=1, target=1)
 def test_healthy(llm_server, baseline):
-    assert llm_server.stream(output_tokens=4, prompt_tokens=16).decode_tok_s in baseline
+    assert llm_server.stream(output_tokens=24, prompt_tokens=16).decode_tok_s in baseline
 """
 
 

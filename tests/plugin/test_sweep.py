@@ -185,7 +185,7 @@ def test_broken(llm_server):
 @pytest.mark.llm_server(model="fake-model", attention_backend="fa3")
 @pytest.mark.llm_sweep(attention_backend=["triton"], env__FAKE_CRASH=["oom"], dtype=["half"], launches=1)
 def test_hunt(picky, llm_server):
-    llm_server.stream(output_tokens=4, prompt_tokens=16, repetitions=1, max_repetitions=1)
+    llm_server.stream(output_tokens=24, prompt_tokens=16, repetitions=1, max_repetitions=1)
     import os
     from pathlib import Path
     pids = [line.split()[1] for line in Path(os.environ["FAKE_PIDS_FILE"]).read_text().splitlines()]
