@@ -40,6 +40,13 @@ def interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(autouse=True)
+def no_outer_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts is a run of its own, also where xdist runs the tests."""
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def fake_engine_command() -> list[str]:
     """The words that start the stand-in from any folder; append ``sglang`` or ``vllm`` and that engine's flags."""

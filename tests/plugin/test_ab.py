@@ -56,7 +56,7 @@ def test_a_planted_loss_is_found_early(project: Project, monkeypatch: pytest.Mon
     assert 0.5 < gap["ratio"] < 0.7
     assert gap["interval"][1] < 1
     assert gap["note"] == ("A: as declared; B: attention_backend=triton; clear after 2 launches of each: b is worse")
-    result.stdout.fnmatch_lines(["gap of engine over reference", "*sglang B*sglang A*2 vs 2*", "*b is worse*"])
+    result.stdout.fnmatch_lines(["│ gap of engine over reference", "*sglang B*sglang A*2 vs 2*", "*b is worse*"])
     assert sum(len(s["launches"]) for s in project.report["servers"]) == 4
 
 

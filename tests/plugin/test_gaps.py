@@ -55,7 +55,7 @@ def test_a_planted_gap_is_in_every_report(project: Project, monkeypatch: pytest.
     assert speed["value"] == pytest.approx(shown["sglang"], rel=0.001)
     assert speed["reference_value"] == pytest.approx(shown["vllm"], rel=0.001)
     said = f"{speed['ratio']:.3f}x"
-    result.stdout.fnmatch_lines(["gap of engine over reference", f"*test_decode*sglang*vllm*{said}*2 vs 2*"])
+    result.stdout.fnmatch_lines(["│ gap of engine over reference", f"*test_decode*sglang*vllm*{said}*2 vs 2*"])
     assert said in summary.read_text()
     assert said in (project.path / "out.html").read_text()
 

@@ -160,7 +160,7 @@ def test_without_its_base_a_sweep_is_an_error(project: Project, monkeypatch: pyt
     suite(project, TRITON)
     result = project.run_here()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["test_perf.py mmE*", "sglang fake-model did not start *", "sweep of *"])
+    result.stdout.fnmatch_lines(["test_perf.py mmE*", "sglang fake-model did not start *", "│ sweep of *"])
     assert launched(project) == ["fa3", "triton", "fa3"]
     assert effects(sweep_of(project))["attention_backend=triton"]["ratio"] is not None
 
