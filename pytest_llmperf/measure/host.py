@@ -92,7 +92,9 @@ def host_guards(before: HostSample, after: HostSample, limits: Limits, *, on_cpu
         waited = max(wait - before.waits_s.get(key, 0.0) for key, wait in after.waits_s.items()) / wall
         text = f"the server's most delayed thread waited for a CPU during {waited:.1%} of the measurement; {load}"
         limit = limits.starved_cpu if on_cpu else limits.starved_gpu
-        return [Guard("server starved", waited > limit, text, advice, waited, limit)]
+        # others kept it waiting for no longer than they ran: the rest is its own threads, ours, or the hypervisor
+        caused = min(waited, others * cores)
+        return [Guard("server starved", caused > limit, text, advice, caused, limit)]
     if not after.server_s:
         return []
     tripped = busy > limits.host_busy and others > limits.others_busy

@@ -43,7 +43,8 @@ class Limits:
     starved_cpu: float = 0.05
     """Share of the window that the server's most delayed thread was ready to run and had no CPU, for a model that runs
     on the CPU: values are slow by about as much. An idle machine shows well under 0.1 %, and so does a busy one that
-    leaves the server its cores. It is the harm itself, where the load of others only says that there might be some."""
+    leaves the server its cores. It is the harm itself, where the load of others only says that there might be some;
+    counted up to the time that others ran at all, since what the server's own threads cost each other is its speed."""
     starved_gpu: float = 0.20
     """The same for a model on a GPU, whose host threads sleep most of the time and overlap with the GPU's work: only
     part of their waiting can reach a token."""

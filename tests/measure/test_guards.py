@@ -128,6 +128,14 @@ def test_waiting_for_a_cpu_is_the_harm() -> None:
     assert not guard.tripped
 
 
+def test_waiting_that_no_one_else_can_have_caused_is_the_servers_own() -> None:
+    """Its threads stood in line for one second, while others ran for a tenth of one."""
+    before, after = replace(HOST, waits_s={(1, 1): 0.0}), HostSample(10.0, 9.2, 0.1, 9.0, {(1, 1): 1.0})
+    [guard] = host_guards(before, after, DEFAULT, on_cpu=True)
+    assert not guard.tripped
+    assert guard.value == pytest.approx(0.01)
+
+
 def test_a_busy_host_that_leaves_the_server_its_cores_trips_nothing() -> None:
     after = HostSample(10.0, 1e3, 0.1, 9.0, {(1, 1): 0.001})
     [guard] = host_guards(replace(HOST, waits_s={(1, 1): 0.0}), after, DEFAULT, on_cpu=True)
