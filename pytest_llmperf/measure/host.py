@@ -1,8 +1,8 @@
 """What the host did while we measured: who used the CPUs, and whether the server had to wait for one.
 
-Read once before and once after, outside every request. Linux counts, for each thread, the time it was ready to run
-and stood in a queue (``/proc/PID/task/TID/schedstat``, second field): that is the harm that other load did to the
-server, where the load itself only says that there might be some.
+Read once before and once after, outside every request. Linux counts, for each thread, the time it ran and the time it
+was ready to run and stood in a queue (``/proc/PID/task/TID/schedstat``): the latter is the harm that other load did to
+the server, where the load itself only says that there might be some.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import psutil
 
@@ -18,17 +19,21 @@ from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import Guard
 
 
+#: Per (pid, thread id): seconds run, and seconds runnable without a CPU.
+Threads: TypeAlias = Mapping[tuple[int, int], tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class HostSample:
     """Seconds of CPU so far: ``busy_s`` of the whole host, ``client_s`` of this process, ``server_s`` of the server's
-    processes. ``waits_s``: per server thread, time spent runnable without a CPU; empty where the kernel does not say.
+    processes. ``threads_s``: the server's threads; empty where the kernel does not say.
     """
 
     at_s: float
     busy_s: float
     client_s: float
     server_s: float
-    waits_s: Mapping[tuple[int, int], float]
+    threads_s: Threads
 
 
 def sample_host(pids: Iterable[int]) -> HostSample:
@@ -42,7 +47,7 @@ def sample_host(pids: Iterable[int]) -> HostSample:
         busy_s=sum(times) - idle - guest,
         client_s=time.process_time(),
         server_s=sum(_cpu_s(p) for p in tree),
-        waits_s={key: wait for p in tree for key, wait in _waits(p.pid)},
+        threads_s=dict(found for p in tree for found in _threads(p.pid)),
     )
 
 
@@ -65,12 +70,12 @@ def _cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def _waits(pid: int) -> list[tuple[tuple[int, int], float]]:
+def _threads(pid: int) -> list[tuple[tuple[int, int], tuple[float, float]]]:
     out = []
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
             fields = (task / "schedstat").read_text().split()
-            out.append(((pid, int(task.name)), int(fields[1]) / 1e9))
+            out.append(((pid, int(task.name)), (int(fields[0]) / 1e9, int(fields[1]) / 1e9)))
     except (OSError, IndexError, ValueError):
         return out  # not Linux, no schedstat, or the process or thread has just ended
     return out
@@ -88,8 +93,8 @@ def host_guards(before: HostSample, after: HostSample, limits: Limits, *, on_cpu
     others = max(busy - known / wall / cores, 0.0)
     load = f"other processes took {others:.0%} of {cores} cores"
     advice = "measure on a machine that does nothing else, or pin the server to cores of its own"
-    if after.waits_s:
-        waited = max(wait - before.waits_s.get(key, 0.0) for key, wait in after.waits_s.items()) / wall
+    if after.threads_s:
+        waited = _waited(before.threads_s, after.threads_s) / wall
         text = f"the server's most delayed thread waited for a CPU during {waited:.1%} of the measurement; {load}"
         limit = limits.starved_cpu if on_cpu else limits.starved_gpu
         # others kept it waiting for no longer than they ran: the rest is its own threads, ours, or the hypervisor
@@ -99,3 +104,14 @@ def host_guards(before: HostSample, after: HostSample, limits: Limits, *, on_cpu
         return []
     tripped = busy > limits.host_busy and others > limits.others_busy
     return [Guard("host load", tripped, f"{load}, {busy:.0%} were busy in all", advice, others, limits.others_busy)]
+
+
+def _waited(before: Threads, after: Threads) -> float:
+    """Longest wait, in seconds, among the threads that do the work: those that ran a tenth as long as the busiest. The
+    others sleep, and each of their many wake-ups takes a moment whatever else the host does."""
+    spent = []
+    for key, (ran, waited) in after.items():
+        ran_before, waited_before = before.get(key, (0.0, 0.0))
+        spent.append((ran - ran_before, waited - waited_before))
+    busiest = max(ran for ran, _ in spent)
+    return max(waited for ran, waited in spent if ran >= busiest / 10)

@@ -119,8 +119,8 @@ HOST = HostSample(0.0, 0.0, 0.0, 0.0, {})
 
 
 def test_waiting_for_a_cpu_is_the_harm() -> None:
-    after = HostSample(10.0, 19.0, 0.1, 9.0, {(1, 1): 0.2, (1, 2): 1.5})
-    before = replace(HOST, waits_s={(1, 1): 0.1, (1, 2): 0.5})
+    after = HostSample(10.0, 19.0, 0.1, 9.0, {(1, 1): (4.0, 0.2), (1, 2): (4.0, 1.5), (1, 3): (0.1, 5.0)})
+    before = replace(HOST, threads_s={(1, 1): (0.0, 0.1), (1, 2): (0.0, 0.5)})
     [guard] = host_guards(before, after, DEFAULT, on_cpu=True)
     assert (guard.name, guard.tripped) == ("server starved", True)
     assert guard.value == pytest.approx(0.1)
@@ -130,15 +130,15 @@ def test_waiting_for_a_cpu_is_the_harm() -> None:
 
 def test_waiting_that_no_one_else_can_have_caused_is_the_servers_own() -> None:
     """Its threads stood in line for one second, while others ran for a tenth of one."""
-    before, after = replace(HOST, waits_s={(1, 1): 0.0}), HostSample(10.0, 9.2, 0.1, 9.0, {(1, 1): 1.0})
+    before, after = replace(HOST, threads_s={(1, 1): (0.0, 0.0)}), HostSample(10.0, 9.2, 0.1, 9.0, {(1, 1): (9.0, 1.0)})
     [guard] = host_guards(before, after, DEFAULT, on_cpu=True)
     assert not guard.tripped
     assert guard.value == pytest.approx(0.01)
 
 
 def test_a_busy_host_that_leaves_the_server_its_cores_trips_nothing() -> None:
-    after = HostSample(10.0, 1e3, 0.1, 9.0, {(1, 1): 0.001})
-    [guard] = host_guards(replace(HOST, waits_s={(1, 1): 0.0}), after, DEFAULT, on_cpu=True)
+    after = HostSample(10.0, 1e3, 0.1, 9.0, {(1, 1): (9.0, 0.001)})
+    [guard] = host_guards(replace(HOST, threads_s={(1, 1): (0.0, 0.0)}), after, DEFAULT, on_cpu=True)
     assert not guard.tripped
 
 
@@ -167,7 +167,7 @@ def test_a_process_that_competes_for_its_core_is_seen_waiting() -> None:
         for process in pair:
             process.kill()
             process.wait()
-    if not after.waits_s:
+    if not after.threads_s:
         pytest.skip("the kernel does not tell waiting times")
     [guard] = host_guards(before, after, DEFAULT, on_cpu=True)
     assert guard.tripped
@@ -179,7 +179,7 @@ def test_a_process_that_is_gone_is_no_error() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert process_tree([gone.pid]) == []
-    assert sample_host([gone.pid]).waits_s == {}
+    assert sample_host([gone.pid]).threads_s == {}
 
 
 def test_drift_needs_a_trend_and_a_size() -> None:
