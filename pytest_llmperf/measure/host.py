@@ -18,7 +18,6 @@ import psutil
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import Guard
 
-
 #: Per (pid, thread id): seconds run, and seconds runnable without a CPU.
 Threads: TypeAlias = Mapping[tuple[int, int], tuple[float, float]]
 
