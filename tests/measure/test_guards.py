@@ -190,7 +190,7 @@ def test_drift_needs_a_trend_and_a_size() -> None:
     assert not drift_guard([100.0, 92.0, 99.0, 93.0, 95.0], DEFAULT, on_cpu=False)[0].tripped  # spread, but in no order
     assert drift_guard([1.0, 2.0], DEFAULT, on_cpu=False) == []
     assert not drift_guard([100.0, 97.0, 94.0, 91.0, 88.0], DEFAULT, on_cpu=True)[0].tripped
-    assert drift_guard([100.0, 92.0, 84.0, 76.0, 68.0], DEFAULT, on_cpu=True)[0].tripped
+    assert drift_guard([100.0, 80.0, 64.0, 51.0, 41.0], DEFAULT, on_cpu=True)[0].tripped
 
 
 def test_client_cpu_is_a_share_of_one_core() -> None:
