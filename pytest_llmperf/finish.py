@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
@@ -96,7 +97,7 @@ class Ending:
                 self.say("drift", f"{result.nodeid}: {result.drift}")
         record = self.record = self._record(plan, hardware, interrupted)
         for write in (self._html, self._github, self._json):  # the last one tells of the others' errors
-            self._try(lambda write=write: write(record))  # type: ignore[misc]
+            self._try(partial(write, record))
 
     def _record(self, plan: Plan, hardware: Hardware, interrupted: bool) -> SessionRecord:
         return SessionRecord(

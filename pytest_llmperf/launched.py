@@ -1,13 +1,16 @@
-"""What a session says about one server config and its launches, put together from the reports of its tests."""
+"""One launched server for the other rooms: as the reports tell of it, and as the measuring room reaches it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.report.records import LaunchRecord, ServerRecord
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.server.server import Server
 
 
 def server_record(config: ServerConfig, launches: Sequence[Launch], failure: str | None = None) -> ServerRecord:
@@ -40,4 +43,21 @@ def merged(known: ServerRecord, more: ServerRecord) -> ServerRecord:
         effective=more.effective or known.effective,
         launches=tuple(launches[i] for i in sorted(launches)),
         failures=tuple(dict.fromkeys((*known.failures, *more.failures))),
+    )
+
+
+def connection_to(server: Server, engine: Engine) -> Connection:
+    """What the measuring room needs to know of a running server of ``engine``."""
+    launch = server.launch
+    return Connection(
+        endpoint=launch.endpoint,
+        model=launch.model,
+        engine=engine,
+        config=launch.config,
+        launch_id=launch.id,
+        counters=server.counters,
+        check=server.check,
+        log=server.log,
+        gpus=launch.gpus,
+        pids=launch.pids,
     )

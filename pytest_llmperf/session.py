@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,12 +17,13 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.face import LlmServer
-from pytest_llmperf.fixtures import compares
 from pytest_llmperf.gating import Baseline, Judge
+from pytest_llmperf.launched import connection_to
 from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.progress import Progress
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options, nearest
+from pytest_llmperf.planned import planned
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.gpus import Hardware, hardware
 from pytest_llmperf.server.launch import Launch
@@ -32,12 +33,9 @@ from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.stats import Prior
 from pytest_llmperf.subject import PerfTest
-from pytest_llmperf.sweeping import SweepTest, members
-from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
-from pytest_llmperf.tuning.presets import expand
+from pytest_llmperf.sweeping import SweepTest
 
 if TYPE_CHECKING:
-    from pytest_llmperf.ab import AbPlan
     from pytest_llmperf.measure.run import Run
 
 
@@ -88,77 +86,7 @@ class Session:
 
     def add(self, item: pytest.Item, nodeid: str, engine: str | None) -> None:
         """Register a collected test. Raises ``ConfigError`` with a line for each thing that its markers have wrong."""
-        problems: list[str] = []
-        perf = _sound(problems, lambda: markers.Perf.from_item(item))
-        configs = _sound(problems, lambda: self._configs(item, engine))
-        compared = _sound(problems, lambda: self._ab(item, engine)) if configs else None
-        sweep = _sound(problems, lambda: self._sweep(item, engine or "")) if configs else None
-        if problems or configs is None:
-            raise ConfigError("\n".join(problems))
-        if compared is not None:
-            perf, configs = None, (None, {"a": compared.a.config, "b": compared.b.config})
-        path, line, _ = item.location
-        place = f"{path}:{(line or 0) + 1}"
-        if sweep is not None:
-            self.tests[item.nodeid] = SweepTest(nodeid, perf, engine or "", *sweep, place)
-            return
-        test = self.tests[item.nodeid] = PerfTest(nodeid, perf, engine or "", *configs, place)
-        test.ab = compared
-
-    def _configs(self, item: pytest.Item, engine: str | None) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
-        """The config of ``llm_server`` and those of ``llm_servers``, as far as ``item`` uses them."""
-        declaration = self.declared(item)
-        if declaration is None:
-            raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
-        markers.engines_of(declaration)
-        if engine is None:
-            raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
-        fixtures = set(getattr(item, "fixturenames", ()))
-        extras = markers.named(item, self.options.presets) if "llm_servers" in fixtures else {}
-        if "llm_servers" in fixtures and not extras:
-            raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
-        config = self._config_of(declaration, engine) if "llm_server" in fixtures else None
-        return config, {name: self._config_of(markers.merged(declaration, x), engine, x) for name, x in extras.items()}
-
-    def _ab(self, item: pytest.Item, engine: str | None) -> AbPlan | None:
-        declaration = self.declared(item)
-        if not compares(item) or declaration is None or engine is None:
-            return None
-        from pytest_llmperf.ab import AbPlan  # here: it needs the measuring room, whose import takes a while
-
-        if self.options.url:
-            raise ConfigError("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
-
-        def config_of(side: Mapping[str, Any]) -> ServerConfig:
-            said = expand(side, self.options.presets, "llm_server")
-            return self._config_of(markers.merged(declaration, said), engine)
-
-        return AbPlan.from_item(item, config_of)
-
-    def _sweep(self, item: pytest.Item, engine: str) -> tuple[SweepPlan, Mapping[str, ServerConfig]] | None:
-        """The plan of a test with ``llm_sweep`` and its configs by name; None without that marker."""
-        marker = markers.swept(item)
-        if marker is None:
-            return None
-        if self.options.url:
-            raise ConfigError("llm_sweep launches servers of its own: leave out --llmperf-url, or deselect this test")
-        if "llm_servers" in getattr(item, "fixturenames", ()):
-            raise ConfigError("llm_sweep varies the one server of llm_server: use no llm_servers in its test")
-        others = self.engines.keys() - {engine}
-        mine = {knob: values for knob, values in marker.items() if knob.partition("__")[0] not in others}
-        if len(mine) < len(marker) and mine.keys() <= set(OPTIONS):
-            raise ConfigError(f"llm_sweep has no knob for {engine}: say llm_server(engine=...) for whom it is")
-        planned = plan(mine, self.declared(item) or {}, self.options.presets)
-        return planned, members(planned, lambda keywords: self._config_of(keywords, engine))
-
-    def _config_of(
-        self, declaration: Mapping[str, Any], engine: str, own: Mapping[str, Any] | None = None
-    ) -> ServerConfig:
-        """``own`` may name another engine than the test's, for one of several servers."""
-        name = next(iter(markers.engines_of(own)), engine)
-        if name not in self.engines:
-            raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
-        return markers.server_config(declaration, self.engines[name], frozenset(self.engines))
+        self.tests[item.nodeid] = planned(item, nodeid, engine, self.options, self.engines)
 
     def regroup(self) -> None:
         """Group the registered tests by the servers they need."""
@@ -249,23 +177,11 @@ class Session:
     def measure(self, test: PerfTest, server: Server, workload: Workload) -> Run:
         """Measure ``workload`` when it is this process's turn. Raises ``ServerDiedError`` when the server is gone."""
         # here: a process that measures nothing (xdist's controller, a wrong marker) need not wait for openai's import
-        from pytest_llmperf.measure.connection import Connection
         from pytest_llmperf.measure.load import load
         from pytest_llmperf.measure.stream import stream
 
         launch = server.launch
-        connection = Connection(
-            endpoint=launch.endpoint,
-            model=launch.model,
-            engine=self.engines[launch.config.engine],
-            config=launch.config,
-            launch_id=launch.id,
-            counters=server.counters,
-            check=server.check,
-            log=server.log,
-            gpus=launch.gpus,
-            pids=launch.pids,
-        )
+        connection = connection_to(server, self.engines[launch.config.engine])
         # what an earlier session sent to a server that it left up is not known here
         nonce = session_nonce() if launch.reused or launch.attached else ""
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
@@ -311,18 +227,6 @@ class Session:
         for found in self._config.hook.pytest_llmperf_fingerprint(config=self._config, server=config):
             fields.update(found)
         return fields
-
-
-_T = TypeVar("_T")
-
-
-def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
-    """What ``read`` gives; None, with its words in ``problems``, when something is wrong."""
-    try:
-        return read()
-    except ConfigError as e:
-        problems += str(e).splitlines()
-        return None
 
 
 def _by_name(found: Any) -> dict[str, Engine]:

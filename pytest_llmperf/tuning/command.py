@@ -15,7 +15,7 @@ from pytest_llmperf import markers
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.launched import connection_to
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import METRICS, Metric, Workload
 from pytest_llmperf.measure.run import Run
@@ -110,22 +110,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(side: Side, server: Server, workload: Workload) -> Run:
-    launch = server.launch
-    connection = Connection(
-        endpoint=launch.endpoint,
-        model=launch.model,
-        engine=side.engine,
-        config=launch.config,
-        launch_id=launch.id,
-        counters=server.counters,
-        check=server.check,
-        log=server.log,
-        gpus=launch.gpus,
-        pids=launch.pids,
-    )
     run = load if workload.concurrency > 1 else stream
     with measuring(side.pool.settings.state_dir):
-        return run(connection, workload, seed=f"ab:{launch.id}")
+        return run(connection_to(server, side.engine), workload, seed=f"ab:{server.launch.id}")
 
 
 def _lines(duel: Duel, metric: Metric) -> list[str]:
