@@ -15,13 +15,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmperf.measure.body import Event
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """``tokens``: how many it carried when usage came with every chunk, else None."""
 
     at_ns: int
@@ -44,8 +43,7 @@ class Answer:
     problem: str | None = None
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """One event, reduced: ``content`` says that it shows a token; ``blank`` that it may stand for an unseen one, and
     ``last`` that it also carries the finish."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from pytest_llmperf.measure.wire import Stamped
+from pytest_llmperf.measure.wire import Stamped, chunk_size
 
 _EVENT_END = re.compile(rb"\r?\n\r?\n|\r\r")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
@@ -31,8 +32,7 @@ class Response:
         return b"".join(p.data for p in self.pieces).decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """The data of one server-sent event."""
 
     at_ns: int
@@ -75,7 +75,7 @@ def _head(reads: Sequence[Stamped]) -> tuple[int | None, Mapping[bytes, bytes], 
             if not status[1].startswith(b"1"):
                 fields = (line.partition(b":") for line in lines)
                 headers = {name.strip().lower(): value.strip() for name, _, value in fields}
-                return int(status[1]), headers, [replace(read, data=head), *reads[i + 1 :]]
+                return int(status[1]), headers, [read._replace(data=head), *reads[i + 1 :]]
     return None, {}, []
 
 
@@ -89,10 +89,7 @@ def _dechunk(body: Iterable[Stamped]) -> tuple[list[Stamped], bool, str]:
             line, found, after = rest.partition(b"\r\n")
             if not found:
                 break
-            try:
-                size = int(line.partition(b";")[0], 16)
-            except ValueError:
-                size = -1
+            size = chunk_size(line)
             if size < 0:
                 return pieces, False, f"not an HTTP chunk: {line[:20]!r}"
             if size == 0:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pytest_llmperf.measure.tls import Tls, shake_hands
 
@@ -63,8 +64,7 @@ class Recording:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class Stamped:
+class Stamped(NamedTuple):
     """Bytes and when they arrived: kernel stamp where there is one, else the user's. ``delay_ns``: user - kernel."""
 
     at_ns: int
@@ -140,6 +140,14 @@ def hold_stamps() -> socket.socket:
 Silent = Callable[[float, list[Read]], "str | None"]
 
 
+def chunk_size(line: bytes) -> int:
+    """Size of an HTTP chunk by its first line, which may name extensions; negative when it is no such line."""
+    try:
+        return int(line.partition(b";")[0], 16)
+    except ValueError:
+        return -1
+
+
 class _GaveUpError(Exception):
     """The silence handler ended the request; the message is its text."""
 
@@ -149,7 +157,7 @@ class _Tape:
 
     def __init__(self, line: Line, silent: Silent) -> None:
         self._sock, self._tls, self._kernel, self._silent = line.sock, line.tls, line.kernel, silent
-        self._last = time.monotonic_ns()
+        self._start = time.monotonic_ns()
         self.reads: list[Read] = []
 
     def play(self) -> None:
@@ -158,8 +166,7 @@ class _Tape:
         Reads are cut only where the kernel does stamp: events that came together must keep one stamp.
         """
         if self._kernel and self._tls is None and self._head() and self.reads[0][1]:
-            while self._chunk():
-                pass
+            self._chunks()
         elif not (self.reads and not self.reads[-1][2]):
             while self._keep(READ_SIZE) and not (self.reads and self.reads[-1][2].endswith(LAST_CHUNK)):
                 pass
@@ -176,33 +183,50 @@ class _Tape:
             head += self.reads[-1][2]
         return b"chunked" in head[:end].lower()
 
-    def _chunk(self) -> bool:
-        """Take one HTTP chunk; False when it was the last or the connection has ended.
+    def _chunks(self) -> None:
+        """Take one HTTP chunk after another, each in a read of its own, to the last or to the end of the connection.
 
+        This loop is what a token costs: the caches are cold after every sleep, so it makes no call that it can spare.
         Five bytes are the shortest chunk (``0 CR LF CR LF``), so they never reach into the next one.
         """
-        head = b""
+        recv, recvmsg, clock, keep = self._sock.recv, self._sock.recvmsg, time.monotonic_ns, self.reads.append
+        while True:
+            try:
+                head = recv(_SHORTEST)
+            except (BlockingIOError, TimeoutError):
+                self._wait_on()
+                continue
+            line = head.find(b"\r\n")
+            if line < 0 or len(head) < _SHORTEST:
+                head = self._complete(head)
+                line = head.find(b"\r\n")
+            try:
+                size = int(head[:line], 16)
+            except ValueError:
+                size = chunk_size(head[:line])
+            if size < 1:  # the last one, no HTTP or no more: the verdict is the parser's
+                keep((clock(), [], head))
+                return
+            rest = line + 2 + size + 2 - len(head)
+            while rest > 0:
+                try:
+                    data, ancillary, _, _ = recvmsg(rest if rest < READ_SIZE else READ_SIZE, ANCILLARY_SIZE)
+                except (BlockingIOError, TimeoutError):
+                    self._wait_on()
+                    continue
+                keep((clock(), ancillary, head + data))
+                if not data:
+                    return
+                rest, head = rest - len(data), b""
+
+    def _complete(self, head: bytes) -> bytes:
+        """``head`` and what follows it, to the end of the chunk's first line or of the connection."""
         while len(head) < _SHORTEST or b"\r\n" not in head:
-            more = self._take(_SHORTEST - len(head) if len(head) < _SHORTEST else 1)
-            head += more
+            more = self._take(max(_SHORTEST - len(head), 1))
             if not more:
-                self._append([], head)
-                return False
-        line = head.find(b"\r\n")
-        try:
-            size = int(head[:line].partition(b";")[0], 16)
-        except ValueError:  # no HTTP: leave the verdict to the parser
-            self._append([], head)
-            return False
-        rest = line + 2 + size + 2 - len(head)
-        if rest <= 0:
-            self._append([], head)
-        while rest > 0:
-            taken = self._keep(min(rest, READ_SIZE), head)
-            if not taken:
-                return False
-            rest, head = rest - taken, b""
-        return size > 0
+                break
+            head += more
+        return head
 
     def _take(self, size: int, flags: int = 0) -> bytes:
         while True:
@@ -211,25 +235,23 @@ class _Tape:
             except (BlockingIOError, TimeoutError):
                 self._wait_on()
 
-    def _keep(self, size: int, before: bytes = b"") -> int:
-        """Read with a stamp; ``before`` are bytes already taken that belong to the same read. Returns bytes read."""
+    def _keep(self, size: int) -> int:
+        """Read with a stamp. Returns the bytes read."""
         while True:
             try:
-                data, ancillary, _, _ = self._sock.recvmsg(size, ANCILLARY_SIZE)
+                received, ancillary, _, _ = self._sock.recvmsg(size, ANCILLARY_SIZE)
             except (BlockingIOError, TimeoutError):
                 self._wait_on()
                 continue
-            self._append(ancillary, before + data)
-            return len(data)
-
-    def _append(self, ancillary: Ancillary, data: bytes) -> None:
-        self._last = now = time.monotonic_ns()
-        if self._tls is not None and data and not (data := self._tls.decrypt(data)):
-            return  # part of a record
-        self.reads.append((now, ancillary, data))
+            now = time.monotonic_ns()
+            data = received if self._tls is None or not received else self._tls.decrypt(received)
+            if data or not received:  # a part of a record gives nothing yet
+                self.reads.append((now, ancillary, data))
+            return len(received)
 
     def _wait_on(self) -> None:
-        verdict = self._silent((time.monotonic_ns() - self._last) / 1e9, self.reads)
+        last = self.reads[-1][0] if self.reads else self._start
+        verdict = self._silent((time.monotonic_ns() - last) / 1e9, self.reads)
         if verdict is not None:
             raise _GaveUpError(verdict)
 
