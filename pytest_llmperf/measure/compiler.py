@@ -100,13 +100,16 @@ class Compiler:
         prompt = "messages" if "messages" in arguments else "prompt"
         kind = {name: None if name == prompt else value for name, value in arguments.items()}
         if kind != self._kind:
+            short = {**arguments, prompt: arguments[prompt][:1]}  # openai looks at every token of it
             try:
-                with create(self._client, id, arguments):
-                    self._kind, self._body = kind, json.loads(self._captured.read())
+                with create(self._client, id, short):
+                    self._kind, self._head = kind, head(self._captured)
+                    self._body = json.loads(self._captured.read())
             except openai.OpenAIError as error:
                 raise MeasurementError(f"openai could not build the request {id}: {error}") from error
-        payload = serialize(self._captured, {**self._body, prompt: arguments[prompt]}, id)
-        return Call(id, payload, prompt_tokens, output_tokens, arguments)
+        body = json.dumps({**self._body, prompt: arguments[prompt]}, ensure_ascii=False, separators=(",", ":")).encode()
+        own = b"%b: %b\r\ncontent-length: %d\r\n\r\n" % (_ID.encode(), id.encode(), len(body))
+        return Call(id, self._head + own + body, prompt_tokens, output_tokens, arguments)
 
 
 def create(client: openai.OpenAI, id: str, arguments: dict[str, Any]) -> Any:
@@ -115,17 +118,11 @@ def create(client: openai.OpenAI, id: str, arguments: dict[str, Any]) -> Any:
     return api.with_streaming_response.create(**arguments, stream=True, extra_headers={_ID: id})
 
 
-def serialize(request: Any, body: dict[str, Any], id: str) -> bytes:
-    """An httpx request with this body and id as HTTP/1.1 bytes, asking for one answer on this connection and for no
-    compression."""
-    data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-    ours = {
-        b"content-length": str(len(data)).encode(),
-        _ID.lower().encode(): id.encode(),
-        b"connection": b"close",
-        b"accept-encoding": b"identity",
-    }
-    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in ours]
-    wire = h11.Connection(h11.CLIENT)
-    head = wire.send(h11.Request(method=request.method, target=request.url.raw_path, headers=[*headers, *ours.items()]))
-    return (head or b"") + (wire.send(h11.Data(data=data)) or b"")
+def head(request: Any) -> bytes:
+    """The head of an httpx request in HTTP/1.1, asking for one answer on this connection and for no compression, but
+    for its end: id, length and the empty line that follows."""
+    ours = {b"connection": b"close", b"accept-encoding": b"identity"}
+    left_out = {*ours, b"content-length", _ID.lower().encode()}
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in left_out]
+    whole = h11.Request(method=request.method, target=request.url.raw_path, headers=[*headers, *ours.items()])
+    return (h11.Connection(h11.CLIENT).send(whole) or b"").removesuffix(b"\r\n")

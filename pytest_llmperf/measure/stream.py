@@ -101,7 +101,7 @@ def _repeat(
             before = after
         rates.append(pace(outcome.timing))
         late = time.monotonic() - start > asker.limits.measure_s
-        if len(outcomes) >= work.repetitions and (relative_error(rates) <= work.precision or late):
+        if len(outcomes) >= work.repetitions and (late or relative_error(rates) <= work.precision):
             break
     return outcomes, counted
 
