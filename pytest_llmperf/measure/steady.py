@@ -67,6 +67,8 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     if not math.isfinite(p):  # all values are the same
         return change, 1.0
     r = _neighbours(logs)
+    if r == 0:
+        return change, p
     return change, float(2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt((1 + r) / (1 - r))))
 
 

@@ -94,5 +94,7 @@ def timing(answer: Answer, sent_ns: int) -> Timing:
     else:
         first = math.ceil(total / m)
         tokens = np.array([first, *[(total - first) / max(m - 1, 1)] * (m - 1)], dtype=float)
-    starts = np.flatnonzero(np.diff(at, prepend=-math.inf) > 0)
+    later = np.ones(m, dtype=bool)
+    later[1:] = at[1:] > at[:-1]
+    starts = np.flatnonzero(later)
     return Timing(at[starts], np.add.reduceat(tokens, starts), len(known) == m or m == total)
