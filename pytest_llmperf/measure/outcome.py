@@ -51,7 +51,9 @@ def conclude(call: Call, sent_ns: int, response: Response, error: str | None, co
         problems = [answer.problem] if answer.problem else problems or _unlike(call, answer, connection.model)
     times = None if problems else timing(answer, sent_ns)
     if times is not None and len(times.at) < 2 and times.total > 1:
-        problems = [f"all {times.total:.0f} tokens came at once: the server did not stream"]
+        # no rate at all, so not an outlier that the other repetitions could outvote
+        cause = "the server did not stream, or they lay waiting while this process stood still: measure again"
+        problems = [f"all {times.total:.0f} tokens came at once: {cause}"]
     return Outcome(
         call=call,
         sent_ns=sent_ns,

@@ -51,25 +51,29 @@ def hiccups(values: Sequence[float]) -> list[tuple[int, float]]:
     return [(i, v / median - 1) for i, v in enumerate(values) if v > 0 and abs(math.log(v / median)) > limit]
 
 
-def trend(values: Sequence[float]) -> tuple[float, float]:
-    """(relative change from the first to the last value by the Theil-Sen line, two-sided p of Kendall's tau).
+def moved(values: Sequence[float]) -> float:
+    """Relative change from the first to the last value by the Theil-Sen line (median slope of all pairs). 0 for fewer
+    than four values, or one that is not positive."""
+    n = len(values)
+    if n < 4 or min(values) <= 0:
+        return 0.0
+    logs = np.log(values)
+    i, j = np.triu_indices(n, 1)
+    return math.expm1(float(np.median((logs[j] - logs[i]) / (j - i))) * (n - 1))
+
+
+def trend_p(values: Sequence[float]) -> float:
+    """Two-sided p of Kendall's tau against time, for four or more positive values.
 
     Neighbouring repetitions of a busy host or a wandering engine resemble each other, which makes trends out of
     nothing: tau's z is divided by the root of the variance inflation ``(1 + r) / (1 - r)`` of their correlation ``r``
-    (Yue & Wang 2004). (0, 1) for fewer than four values, or one that is not positive.
+    (Yue & Wang 2004).
     """
-    n = len(values)
-    if n < 4 or min(values) <= 0:
-        return 0.0, 1.0
-    logs = np.log(values)
-    change = math.expm1(float(stats.theilslopes(logs).slope) * (n - 1))
-    p = float(stats.kendalltau(range(n), values).pvalue)
+    p = float(stats.kendalltau(range(len(values)), values).pvalue)
     if not math.isfinite(p):  # all values are the same
-        return change, 1.0
-    r = _neighbours(logs)
-    if r == 0:
-        return change, p
-    return change, float(2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt((1 + r) / (1 - r))))
+        return 1.0
+    r = _neighbours(np.log(values))
+    return float(2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt((1 + r) / (1 - r))))
 
 
 def _neighbours(logs: NDArray[np.float64]) -> float:
