@@ -221,10 +221,7 @@ class _Tape:
 
     def _complete(self, head: bytes) -> bytes:
         """``head`` and what follows it, to the end of the chunk's first line or of the connection."""
-        while len(head) < _SHORTEST or b"\r\n" not in head:
-            more = self._take(max(_SHORTEST - len(head), 1))
-            if not more:
-                break
+        while (len(head) < _SHORTEST or b"\r\n" not in head) and (more := self._take(max(_SHORTEST - len(head), 1))):
             head += more
         return head
 
