@@ -224,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="Two scenarios only")
-    parser.add_argument("--only", default="", help="Scenarios whose name holds this")
+    parser.add_argument("--only", action="append", default=[], help="Scenarios whose name holds this; repeat for more")
     parser.add_argument("--saturation", action="store_true", help="Also raise the rate until clients give way")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="Where a peer is installed")
     parser.add_argument("--tokenizer", default="", help="Tokenizer folder for peers")
@@ -232,7 +232,9 @@ def main() -> None:
     options = parser.parse_args()
     peers = client_peers.installed(dict(item.split("=", 1) for item in options.peer)) if options.tokenizer else {}
     scenarios = [*SINGLE, *MANY, *(SATURATION if options.saturation else [])]
-    scenarios = [SINGLE[3], MANY[0]] if options.quick else [s for s in scenarios if options.only in s.name]
+    if options.only:
+        scenarios = [s for s in scenarios if any(part in s.name for part in options.only)]
+    scenarios = [SINGLE[3], MANY[0]] if options.quick else scenarios
     results = play(scenarios, options.rounds, peers, options.tokenizer)
     text = f"{hardware()}; medians of {options.rounds} rounds (worst round)\n\n{table(results, scenarios)}"
     options.out.mkdir(parents=True, exist_ok=True)
