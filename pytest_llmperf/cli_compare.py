@@ -34,6 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if found.rows:
         _print(found.rows)
         say(f"worse and better are said at a level of {percent(LEVEL)} per metric, launches being the unit")
+        for row in found.rows:
+            if row.reason:
+                say(f"{row.test} [{row.engine}] {row.metric}: {row.reason}")
     for side, keys in (("A", found.only_a), ("B", found.only_b)):
         for test, engine, metric in keys:
             say(f"only in {side}: {test} [{engine}] {metric}")

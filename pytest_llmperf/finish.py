@@ -112,7 +112,7 @@ class Ending:
                 "hardware": asdict(hardware),
                 "versions": {
                     "python": platform.python_version(),
-                    **{name: metadata.version(name) for name in ("pytest", "pytest-llmperf")},
+                    **{name: _version(name) for name in ("pytest", "pytest-llmperf")},
                 },
                 "interrupted": interrupted,
                 "messages": self._messages,
@@ -208,3 +208,11 @@ def _home(folder: Path, engine: str, path: PurePath) -> Path:
 
 def _relative(path: Path, root: Path) -> Path:
     return path.relative_to(root) if root in path.parents else path
+
+
+def _version(name: str) -> str:
+    """A plugin that is loaded from its source tree (``-p pytest_llmperf.plugin``) has no metadata."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,14 +1,10 @@
 """Two servers side by side, a GPU each: what one that works does to the speed measured on the other.
 
     llmperf tiny-model models/dummy-8b --shape 8b
-    run="pytest examples/two_gpus/test_neighbours.py --engine sglang -n 2 --keep-servers"
-    $run --update-baselines --llmperf-json turns.json
-    $run --llmperf-parallel-measure --llmperf-json at-once.json
-    llmperf compare turns.json at-once.json
-    llmperf servers stop
+    pytest examples/two_gpus/test_neighbours.py --engine sglang -n 2 --update-baselines --launches 3    # in turns
+    pytest examples/two_gpus/test_neighbours.py --engine sglang -n 2 --llmperf-parallel-measure         # at once
 
-The second run measures the same two servers, so that what differs is the neighbour. (It judges nothing: a launch is no
-evidence about itself.)
+The second run judges each server, measured while its neighbour works, by what it did while the neighbour stood still.
 """
 
 import pytest

@@ -17,8 +17,7 @@ LEVEL = 0.01
 class Compared:
     """One metric of one test in both sessions; ``change`` is b / a - 1, ``mde`` the smallest loss seen with 80 % power.
 
-    ``verdict``: regressed, improved, passed (no credible difference), inconclusive, or invalid: a side has no sound
-    launch of its own, or the workloads differ.
+    ``verdict``: regressed, improved, passed (no credible difference), inconclusive, or invalid, for ``reason``.
     """
 
     test: str
@@ -32,6 +31,7 @@ class Compared:
     mde: float | None = None
     launches: tuple[int, int] = (0, 0)
     differences: tuple[Difference, ...] = ()
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,19 @@ def _compared(a: Result, b: Result, prior: Prior | None) -> Compared:
     head = (b.test, b.engine, b.metric, b.unit, a.value, b.value)
     counts = (len(was), len(now))
     sound = all(v > 0 and math.isfinite(v) for values in (*was, *now) for v in values)
-    if not (was and now and sound) or a.workload != b.workload or "invalid" in (a.verdict, b.verdict):
-        return Compared(*head, "invalid", launches=counts, differences=differences)
-    gate = Gate(was, b.higher_is_better, LEVEL, prior)
-    outcome = gate.single(now)
-    return Compared(*head, outcome.verdict, outcome.change, outcome.mde, counts, differences)
+    if a.workload != b.workload:
+        reason = "the workloads differ"
+    elif "invalid" in (a.verdict, b.verdict) or not sound:
+        reason = "a measurement is invalid"
+    elif shared and not (was and now):
+        reason = "both measured the same launch (a kept server), which is no evidence about itself"
+    elif not (was and now):
+        reason = "one of them measured no launch"
+    else:
+        gate = Gate(was, b.higher_is_better, LEVEL, prior)
+        outcome = gate.single(now)
+        return Compared(*head, outcome.verdict, outcome.change, outcome.mde, counts, differences)
+    return Compared(*head, "invalid", launches=counts, differences=differences, reason=reason)
 
 
 def _differences(a: Result, b: Result) -> tuple[Difference, ...]:

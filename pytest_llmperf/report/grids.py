@@ -157,6 +157,8 @@ def sweep_notes(item: Sweep) -> list[str]:
                 noted.setdefault(clean(said), []).append(_setting(e))
     base = ", ".join(f"{clean(k)}={clean(v)}" for k, v in item.base.items()) or "as declared"
     of_base = [f"base: {base}", *([f"base: {clean(item.note)}"] if item.note else [])]
+    if len(item.base_launch_values) > 1:  # a wide interval has its cause here
+        of_base.append(f"base: launches at {', '.join(map(number, item.base_launch_values))} {clean(item.unit)}")
     return [*of_base, *(f"{', '.join(settings)}: {said}" for said, settings in noted.items())]
 
 

@@ -100,8 +100,10 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
         heading, *rows = page.rows(layout.with_bars(layout.with_one_unit(grid), ordered, page.glyphs))
         yield heading
         remaining = iter(rows)
+    first: dict[str, ServerRecord] = {}
     for server, results in groups:
-        yield from _server(server, page, verbose)
+        like = first.setdefault(summary.label(server), server)
+        yield from _server(server, page, verbose, like if like is not server and not results else None)
         for result in results:
             yield next(remaining)
             for launch in result.launches if verbose else ():
@@ -116,7 +118,8 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     yield from _closing(session, page, verbose)
 
 
-def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
+def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord | None) -> Iterator[Text]:
+    """What it is; of a sweep's many only what tells it from the one ``like`` it."""
     title = f"{page.glyphs.server} {summary.label(server)}  {clean(server.key)}  {summary.launches(server)}"
     yield page.line(title, "bold")
     said = [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
@@ -124,6 +127,11 @@ def _server(server: ServerRecord, page: _Page, verbose: bool) -> Iterator[Text]:
         took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective, skip={"sources"})]
         yield from page.gutter("declared " + (" ".join(said) or "nothing more"), "dim", hang=2)
         yield from page.gutter("effective " + (" ".join(took) or "unknown"), "dim", hang=2)
+    elif like is not None:
+        was = [f"{clean(k)}={clean(v)}" for k, v in settings(like.config, skip=summary.IN_LABEL)]
+        names = {s.partition("=")[0] for s in said}
+        gone = [f"no {w.partition('=')[0]}" for w in was if w.partition("=")[0] not in names]
+        yield from page.gutter(" ".join([*(s for s in said if s not in was), *gone]), "dim")
     elif said:
         yield from page.gutter(" ".join(said), "dim")
     for failure in server.failures:

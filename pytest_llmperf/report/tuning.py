@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmperf.report.encode import build, pair
+from pytest_llmperf.report.encode import build, numbers, pair
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Effect:
     """One knob moved off the base: ``ratio`` = value with it / value of the base. ``credible`` is the verdict of
     whoever judged it, and may be false although the interval leaves out 1 (a guard tripped). ``failure`` says, whole,
     why the config has no value (``did not start: out of GPU memory``; all numbers are None then). Without a base there
-    is a ``value`` and no ratio."""
+    is a ``value`` and no ratio. ``launch_values``: that of each launch, in the order they ran."""
 
     knob: str
     setting: str
@@ -54,6 +54,7 @@ class Effect:
     interval: tuple[float, float] | None = None
     credible: bool = False
     launches: int = 0
+    launch_values: tuple[float, ...] = ()
     failure: str | None = None
     note: str | None = None
 
@@ -71,6 +72,7 @@ class Sweep:
     base_value: float | None
     effects: tuple[Effect, ...] = ()
     base_launches: int = 1
+    base_launch_values: tuple[float, ...] = ()
     confidence: float = 0.95
     test: str = ""
     note: str | None = None
@@ -78,8 +80,11 @@ class Sweep:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Sweep:
-        effects = tuple(build(Effect, e, interval=pair(e.get("interval"))) for e in data.get("effects", ()))
-        return build(cls, data, effects=effects)
+        effects = tuple(
+            build(Effect, e, interval=pair(e.get("interval")), launch_values=numbers(e.get("launch_values", ())))
+            for e in data.get("effects", ())
+        )
+        return build(cls, data, effects=effects, base_launch_values=numbers(data.get("base_launch_values", ())))
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,16 @@ def sweep(
             rows.append(Effect(knob, setting, failure=cause, note=note))
         elif effect is None:
             why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
-            rows.append(Effect(knob, setting, value=_mean(values), launches=len(values), note=_joined(why, note)))
+            rows.append(
+                Effect(
+                    knob,
+                    setting,
+                    value=_mean(values),
+                    launches=len(values),
+                    launch_values=tuple(_locations(values)),
+                    note=_joined(why, note),
+                )
+            )
         else:
             rows.append(
                 Effect(
@@ -62,6 +71,7 @@ def sweep(
                     interval=(effect.low, effect.high),
                     credible=effect.better is not None and not {BASE, variation.name} & disturbed.keys(),
                     launches=effect.launches,
+                    launch_values=tuple(_locations(values)),
                     note=note,
                 )
             )
@@ -77,6 +87,7 @@ def sweep(
         base_value=_mean(base) if base else None,
         effects=tuple(rows),
         base_launches=len(base),
+        base_launch_values=tuple(_locations(base)),
         confidence=_LEVEL,
         test=test,
         note=_joined(disturbed.get(BASE), notes.get(BASE)),
