@@ -205,8 +205,8 @@ def plot(results: Results, path: Path) -> None:
         axis.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(results)), list(results))
     axes[0].invert_yaxis()
-    axes[-1].legend(loc="best", fontsize=8)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="upper center", ncols=len(clients))
     figure.savefig(path, dpi=110)
 
 
@@ -235,7 +235,8 @@ def main() -> None:
     if options.only:
         scenarios = [s for s in scenarios if any(part in s.name for part in options.only)]
     scenarios = [SINGLE[3], MANY[0]] if options.quick else scenarios
-    results = play(scenarios, options.rounds, peers, options.tokenizer)
+    played = play(scenarios, options.rounds, peers, options.tokenizer)
+    results = {s.name: played[s.name] for s in scenarios}
     text = f"{hardware()}; medians of {options.rounds} rounds (worst round)\n\n{table(results, scenarios)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "client.md").write_text(text)

@@ -112,6 +112,12 @@ def test_what_one_run_lacks_is_named() -> None:
 def test_what_cannot_be_compared_is_not(a: Result, b: Result) -> None:
     (row,) = compare(run(a), run(b)).rows
     assert row.verdict == "invalid"
+    assert row.reason
+
+
+def test_a_kept_server_is_no_evidence_about_itself() -> None:
+    (row,) = compare(run(result([80.0], prefix="a")), run(result([79.0], prefix="a"))).rows
+    assert "the same launch" in (row.reason or "")
 
 
 def test_differences_of_identity_and_provenance_are_listed() -> None:

@@ -193,6 +193,16 @@ def test_a_strangers_text_never_begins_a_line(width: int, verbosity: int) -> Non
         assert "##[" not in line
 
 
+def test_a_sweeps_servers_are_told_apart_by_what_differs() -> None:
+    moved = replace(samples.SGLANG, key="aaa", config={**samples.SGLANG.config, "attention_backend": "fa3", "nccl": {}})
+    out = terminal.render(SessionRecord({}, (samples.SGLANG, moved), sweeps=(samples.SWEEP,)), width=140)
+    first, other = (out[out.index(key) :].splitlines()[1] for key in (samples.SGLANG.key, "aaa"))
+    assert "attention_backend=flashinfer" in first
+    assert "NCCL_ALGO=Ring" in first
+    assert other.startswith("│ attention_backend=fa3 no NCCL_")
+    assert "num_continuous_decode_steps" not in out[out.index("aaa") :]
+
+
 def test_sweep_and_gap() -> None:
     out = terminal.render(samples.FULL, width=140)
     assert re.search(r"▼ test_single_stream .* 63\.61 +vllm +82\.53 +0\.771x +\[0\.759, 0\.783\] +3 vs 1", out)

@@ -50,6 +50,14 @@ def test_planted_effects_are_found_best_first_and_absent_ones_are_not() -> None:
     assert (first.knob, first.setting) == ("attention_backend", "flashinfer")
 
 
+def test_each_launch_is_told() -> None:
+    found, launches = made(1), launched(1)
+    assert found.base_launch_values == pytest.approx([np.mean(x) for x in launches["base"]], rel=0.005)
+    for effect in found.effects:
+        values = [np.mean(x) for x in launches[f"{effect.knob}={effect.setting}"]]
+        assert effect.launch_values == pytest.approx(values, rel=0.005)
+
+
 def test_an_absent_effect_is_seldom_called_one() -> None:
     wrong = sum(e.credible for seed in range(150) for e in made(seed).effects if TRUE[f"{e.knob}={e.setting}"] == 1.0)
     assert wrong <= 12  # simultaneous over all four: at most 5 % of 150 sweeps
@@ -118,6 +126,7 @@ def test_a_sweep_survives_json_and_the_terminal() -> None:
     again = SessionRecord.from_json(session.to_json())
     assert again.sweeps == session.sweeps
     page = terminal.render(again, width=140, color=False)
+    assert "base: launches at " in page
     assert "attention_backend=flashinfer" in page
     assert "no credible effect" in page
 
