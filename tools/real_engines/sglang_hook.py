@@ -10,7 +10,7 @@ import platform
 import sys
 import types
 
-MISSING = frozenset({"sgl_kernel", "torchvision", "torchaudio", "timm"})
+MISSING = frozenset({"sgl_kernel", "torchvision", "torchaudio", "timm", "datasets"})
 
 if platform.system() == "Linux" and platform.machine() == "x86_64":
     ctypes.CDLL(None).syscall(158, 0x1023, 18)
