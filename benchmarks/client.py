@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="Two scenarios only")
     parser.add_argument("--only", action="append", default=[], help="Scenarios whose name holds this; repeat for more")
+    parser.add_argument("--longer", type=int, default=1, help="Times as many requests: a peer's CPU is a difference")
     parser.add_argument("--saturation", action="store_true", help="Also raise the rate until clients give way")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="Where a peer is installed")
     parser.add_argument("--tokenizer", default="", help="Tokenizer folder for peers")
@@ -235,6 +236,7 @@ def main() -> None:
     if options.only:
         scenarios = [s for s in scenarios if any(part in s.name for part in options.only)]
     scenarios = [SINGLE[3], MANY[0]] if options.quick else scenarios
+    scenarios = [replace(s, requests=s.requests * options.longer) for s in scenarios]
     played = play(scenarios, options.rounds, peers, options.tokenizer)
     results = {s.name: played[s.name] for s in scenarios}
     text = f"{hardware()}; medians of {options.rounds} rounds (worst round)\n\n{table(results, scenarios)}"

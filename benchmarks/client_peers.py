@@ -124,7 +124,7 @@ def _read_aiperf(out: Path) -> Values:
     def of(row: Mapping[str, Any], name: str) -> float:
         return float(row[name]["value"])
 
-    rows = [row for row in rows if "inter_token_latency" in row]
+    rows = [row for row in rows if "inter_token_latency" in row and of(row, "inter_token_latency") > 0]
     return {
         "tok_s": [1e3 / of(row, "inter_token_latency") for row in rows],
         "ttft_ms": [of(row, "time_to_first_token") for row in rows],
