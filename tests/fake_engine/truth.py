@@ -22,4 +22,7 @@ def append(path: str, record: Mapping[str, Any]) -> None:
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Every record of a truth log or launch log; empty when there is none."""
     file = Path(path)
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if not file.exists():
+        return []
+    whole, _, _ = file.read_text().rpartition("\n")  # the engine may be writing a line just now
+    return [json.loads(line) for line in whole.splitlines()]
