@@ -142,6 +142,7 @@ class Active:
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
         return right.explain(left) if isinstance(right, Baseline) and op == "in" else None
 
+    @pytest.hookimpl(tryfirst=True)  # what a terminal shows as done must not be lost to a Ctrl-C in the next moment
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         payload = getattr(report, "llmperf", None)
         if self._ending is not None and payload is not None:
