@@ -159,7 +159,7 @@ class Active:
         notices = self._session.close()
         self._status.clear()
         if self._ending is None:
-            self._config.workeroutput[_NOTICES] = notices  # type: ignore[attr-defined]
+            vars(self._config)["workeroutput"][_NOTICES] = notices  # what xdist sends from a worker at its end
             return
         for notice in notices:
             self._tell("note", notice)

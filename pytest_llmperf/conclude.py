@@ -28,7 +28,7 @@ def conclude(test: PerfTest, item: pytest.Item, report: pytest.TestReport, error
         _skip_if_inconclusive(test, report, results)
     if isinstance(error, AssertionError):
         _explain(report, results)
-    report.llmperf = _payload(test, report, error, results)  # type: ignore[attr-defined]
+    vars(report)["llmperf"] = _payload(test, report, error, results)  # pytest serializes all that a report holds
     if report.when == "call":
         properties = [p for r in results for p in junit.properties(r)]
         report.user_properties.extend(properties)

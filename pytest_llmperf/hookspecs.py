@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 @pytest.hookspec
-def pytest_llmperf_engines(config: pytest.Config) -> Iterable[Engine]:  # type: ignore[empty-body]
+def pytest_llmperf_engines(config: pytest.Config) -> Iterable[Engine]:
     """Return engine adapters to add; one with the name of a built-in engine replaces it."""
+    raise NotImplementedError  # a specification: nobody calls it
 
 
 @pytest.hookspec
-def pytest_llmperf_fingerprint(config: pytest.Config, server: ServerConfig) -> Mapping[str, str]:  # type: ignore[empty-body]
+def pytest_llmperf_fingerprint(config: pytest.Config, server: ServerConfig) -> Mapping[str, str]:
     """Return fields to add to the fingerprint of every baseline of ``server`` (name to text)."""
+    raise NotImplementedError

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import pytest
 
@@ -103,13 +103,8 @@ class Rounds:
         return items[-1] if items else None
 
     def _first(self, item: pytest.Item) -> pytest.Item:
-        """What runs after ``item``, the last of a round: the first of the next one, which may be itself.
-
-        Its parent then stands for it: tearing down to that ends the test's own fixtures and no others.
-        """
-        upcoming = self._held[0] if self._held else item.parent
-        assert upcoming is not None
-        return upcoming  # type: ignore[return-value]
+        """What runs after ``item``, the last of a round: the first of the next one, which may be itself."""
+        return self._held[0] if self._held else again(item)
 
     def _once(self, item: pytest.Item, nextitem: pytest.Item | None, round_: Round) -> None:
         subject = self._subjects[item.nodeid]
@@ -129,6 +124,13 @@ class Rounds:
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def again(item: pytest.Item) -> pytest.Item:
+    """``item`` as its own next one. Its parent stands for it: tearing down to that ends the test's own fixtures and no
+    others. pytest asks a next item for its place in the tree alone, which a collector has too."""
+    assert item.parent is not None
+    return cast(pytest.Item, item.parent)
 
 
 def tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:

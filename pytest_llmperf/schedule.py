@@ -79,7 +79,7 @@ def neighbours(items: Sequence[pytest.Item], group_of: Mapping[str, str]) -> lis
     return ordered
 
 
-class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """xdist's scope scheduler with server groups as scopes. Every other test keeps the scope that ``--dist`` gives it:
     its class or module, its file, its group, or (load, worksteal) itself."""
 

@@ -18,7 +18,7 @@ from pytest_llmperf.conclude import headline, in_short
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.launched import server_record
 from pytest_llmperf.report.encode import plain
-from pytest_llmperf.rounds import MEASURED, Servers, reporting_as, tear_down
+from pytest_llmperf.rounds import MEASURED, Servers, again, reporting_as, tear_down
 from pytest_llmperf.sweeping import PriorOf, SweepTest
 from pytest_llmperf.tuning.plan import BASE
 
@@ -41,12 +41,9 @@ def _once(item: pytest.Item, test: SweepTest) -> bool:
     """Run ``item`` on one launch; False when the sweep must end with it."""
     known = len(item.user_properties)
     item._report_sections.clear()  # or each report would carry what all launches before it have printed
-    parent = item.parent
-    assert parent is not None
     with reporting_as(item):
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        # tearing down to its parent ends the test's own fixtures and no others
-        reports = runtestprotocol(item, nextitem=parent, log=False)  # type: ignore[arg-type]
+        reports = runtestprotocol(item, nextitem=again(item), log=False)
         goes_on = not test.last and all(r.passed or r.outcome == UNFIT for r in reports)
         if goes_on:
             del item.user_properties[known:]  # the next launch records them anew
@@ -84,7 +81,7 @@ def conclude(
     if report.when == "call" and report.passed and test.last and test.complaints:
         report.outcome = "failed"
         report.longrepr = "\n\n".join(test.complaints)
-    report.llmperf = _payload(test, error, prior, ignored)  # type: ignore[attr-defined]
+    vars(report)["llmperf"] = _payload(test, error, prior, ignored)
 
 
 def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | None) -> None:

@@ -25,7 +25,7 @@ def settled(read: Callable[[], Counters | None], before: Counters | None, tokens
             break
         if after.generation_tokens - before.generation_tokens >= tokens:
             break
-        time.sleep(0.05)
+        time.sleep(0.05)  # counters can only be asked for
         after = read()
     return after
 

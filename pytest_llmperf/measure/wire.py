@@ -122,7 +122,7 @@ def connect(target: Target, timeout: float) -> Line:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(TICK_S), 0))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(timeout), 0))
         return Line(sock, tls, kernel_stamps(sock))
-    except BaseException:
+    except BaseException:  # Ctrl-C too must not leave it open
         sock.close()
         raise
 

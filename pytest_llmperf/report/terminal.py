@@ -122,13 +122,13 @@ def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord
     """What it is; of a sweep's many only what tells it from the one ``like`` it."""
     title = f"{page.glyphs.server} {summary.label(server)}  {clean(server.key)}  {summary.launches(server)}"
     yield page.line(title, "bold")
-    said = [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
+    said = _declared(server)
     if verbose:
         took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective, skip={"sources"})]
         yield from page.gutter("declared " + (" ".join(said) or "nothing more"), "dim", hang=2)
         yield from page.gutter("effective " + (" ".join(took) or "unknown"), "dim", hang=2)
     elif like is not None:
-        was = [f"{clean(k)}={clean(v)}" for k, v in settings(like.config, skip=summary.IN_LABEL)]
+        was = _declared(like)
         names = {s.partition("=")[0] for s in said}
         gone = [f"no {w.partition('=')[0]}" for w in was if w.partition("=")[0] not in names]
         yield from page.gutter(" ".join([*(s for s in said if s not in was), *gone]), "dim")
@@ -136,6 +136,10 @@ def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord
         yield from page.gutter(" ".join(said), "dim")
     for failure in server.failures:
         yield from page.bullet(f"could not start: {failure}", "bold red")
+
+
+def _declared(server: ServerRecord) -> list[str]:
+    return [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
 
 
 def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -192,9 +193,9 @@ def _forget(kept: Kept, state_dir: Path) -> None:
         (_folder(state_dir) / f"{kept.id}{suffix}").unlink(missing_ok=True)
 
 
-def _read(data: Mapping[str, object]) -> Kept:
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return Kept(**values)  # type: ignore[arg-type]
+def _read(data: Mapping[str, Any]) -> Kept:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Kept(**values)
 
 
 def _folder(state_dir: Path) -> Path:

@@ -107,7 +107,7 @@ def acquire(
         if not said:
             said = True
             say(f"{ask.label}: waiting up to {limit:.0f} s for {_gpus(ask.count)}: {who}")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # of several locks one cannot wait for whichever is free first
 
 
 def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path) -> tuple[Lease | None, list[Blocked]]:

@@ -115,7 +115,7 @@ class ServerPool:
             lease = self._lease(config, engine)
         try:
             server = start.start(config, engine, lease, self._context)
-        except BaseException:
+        except BaseException:  # Ctrl-C too must give the GPUs back
             lease.close()
             raise
         server.lease = lease

@@ -122,7 +122,7 @@ def _run(
         startup_s = Readiness(begun).wait()
         effective = engine.effective(config, http.LiveProbe(plan.endpoint, log.text))
         mismatches = engine.mismatches(config, effective)
-    except BaseException:
+    except BaseException:  # Ctrl-C too must leave no engine behind
         process.stop()
         raise
     launch = Launch(

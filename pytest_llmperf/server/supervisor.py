@@ -218,7 +218,7 @@ class Supervisor:
                 ended = now if ended is None else ended
                 if now - ended > ORPHAN_S:
                     break
-            time.sleep(0.02)
+            time.sleep(0.02)  # most are not our children: their end can only be looked for
             self._reap()
         start = time.monotonic()
         while left and (taken := time.monotonic() - start) < KILL_S:
@@ -268,7 +268,7 @@ class Supervisor:
             )
             if not holding or time.monotonic() > end:
                 return holding
-            time.sleep(0.1)
+            time.sleep(0.1)  # the driver tells nobody when memory is free again
 
     def _clean_log(self) -> None:
         """Replace secrets that the engine printed (the log may be uploaded by CI)."""

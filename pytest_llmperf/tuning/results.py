@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from pytest_llmperf.measure.metrics import Metric
@@ -49,32 +50,15 @@ def sweep(
         if not values:
             cause = failures.get(variation.name) or failures.get(BASE) or "not launched"
             rows.append(Effect(knob, setting, failure=cause, note=note))
-        elif effect is None:
+            continue
+        at = tuple(_locations(values))
+        row = Effect(knob, setting, value=_mean(values), launches=len(values), launch_values=at, note=note)
+        if effect is None:
             why = f"no base to compare with: {failures.get(BASE, 'not launched')}"
-            rows.append(
-                Effect(
-                    knob,
-                    setting,
-                    value=_mean(values),
-                    launches=len(values),
-                    launch_values=tuple(_locations(values)),
-                    note=_joined(why, note),
-                )
-            )
+            rows.append(replace(row, note=_joined(why, note)))
         else:
-            rows.append(
-                Effect(
-                    knob,
-                    setting,
-                    value=_mean(values),
-                    ratio=effect.ratio,
-                    interval=(effect.low, effect.high),
-                    credible=effect.better is not None and not {BASE, variation.name} & disturbed.keys(),
-                    launches=effect.launches,
-                    launch_values=tuple(_locations(values)),
-                    note=note,
-                )
-            )
+            credible = effect.better is not None and not {BASE, variation.name} & disturbed.keys()
+            rows.append(replace(row, ratio=effect.ratio, interval=(effect.low, effect.high), credible=credible))
     sign = -1 if metric.higher_is_better else 1
     rows.sort(key=lambda e: (e.value is None, e.ratio is None, sign * (e.ratio or 0.0)))
     return Sweep(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ BOX = Hardware((Gpu("GPU-b"), Gpu("GPU-a")))
 WORK = {"output_tokens": 256, "precision": 0.005}
 
 
-def of(hardware: Hardware = BOX, config: ServerConfig = CONFIG, uses_gpu: bool = True, **more: object) -> Fingerprint:
-    return fingerprint.of(hardware, config, uses_gpu, WORK, **more)  # type: ignore[arg-type]
+def of(hardware: Hardware = BOX, config: ServerConfig = CONFIG, uses_gpu: bool = True, **more: Any) -> Fingerprint:
+    return fingerprint.of(hardware, config, uses_gpu, WORK, **more)
 
 
 def test_holds_what_makes_the_experiment() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,11 +61,11 @@ def test_history_of_a_metric_that_only_some_launches_hold(tmp_path: Path) -> Non
 # -- two runs
 
 
-def result(values: list[float], *, prefix: str, metric: str = "decode_tok_s", **more: object) -> Result:
+def result(values: list[float], *, prefix: str, metric: str = "decode_tok_s", **more: Any) -> Result:
     launches = tuple(LaunchValues(f"{prefix}{i}", (v * 0.999, v, v * 1.001), v) for i, v in enumerate(values))
     base = Result("n", TEST, "sglang", "k", metric, "tok/s", metric != "ttft_ms", "passed")
     value = sum(values) / len(values) if values else None
-    return replace(base, value=value, launches=launches, **more)  # type: ignore[arg-type]
+    return replace(base, value=value, launches=launches, **more)
 
 
 def run(*results: Result) -> SessionRecord:

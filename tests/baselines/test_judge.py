@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,20 +26,20 @@ CASE = Case("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["deco
 WOBBLE = (0.0, 0.006, -0.004, 0.003, -0.006)
 
 
-def series(count: int = 5, value: float = 82.5, **more: object) -> Series:
-    launches = tuple(make_launch(n, value * (1 + WOBBLE[n % 5]), **more) for n in range(count))  # type: ignore[arg-type]
+def series(count: int = 5, value: float = 82.5, **more: Any) -> Series:
+    launches = tuple(make_launch(n, value * (1 + WOBBLE[n % 5]), **more) for n in range(count))
     return Series("t.py::test_a", "sglang", PRINT, (Epoch("first recording", launches),))
 
 
 def judged(
-    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: Case = CASE, **more: object
+    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: Case = CASE, **more: Any
 ) -> Judgement:
-    given: dict[str, object] = {"known": [series()], "folder": FOLDER, "now": START + 10 * DAY, **more}
-    return judge(case, fresh, confirmed, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"known": [series()], "folder": FOLDER, "now": START + 10 * DAY, **more}
+    return judge(case, fresh, confirmed, **given)
 
 
-def at(value: float, n: int = 100, **more: object) -> StoredLaunch:
-    return make_launch(n, value, **more)  # type: ignore[arg-type]
+def at(value: float, n: int = 100, **more: Any) -> StoredLaunch:
+    return make_launch(n, value, **more)
 
 
 def test_an_unchanged_launch_passes_and_says_what_it_was_held_to() -> None:

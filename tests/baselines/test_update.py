@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,10 +28,10 @@ def fresh(*numbers: int, test: str = TEST, value: float = 82.5, **verdicts: str)
     return Fresh(test, "sglang", PRINT, launches, verdicts or {"decode_tok_s": "passed"})
 
 
-def record(folder: Path, state: Path, item: Fresh, **how: object) -> list[str]:
+def record(folder: Path, state: Path, item: Fresh, **how: Any) -> list[str]:
     """Plan against what is stored and apply, as a session does."""
     stored = store.find(folder, item.test, item.engine)
-    change = plan(stored[0] if stored else None, item, **how)  # type: ignore[arg-type]
+    change = plan(stored[0] if stored else None, item, **how)
     return update.apply(folder, [change], state) if isinstance(change, Change) else [str(change)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pytest_llmperf.report.history import ChangePoint, History, HistoryPoint
 from pytest_llmperf.report.records import (
@@ -88,7 +89,7 @@ SESSION = {
 }
 
 
-def _result(name: str, verdict: str, **fields: object) -> Result:
+def _result(name: str, verdict: str, **fields: Any) -> Result:
     base = Result(
         nodeid=f"tests/perf/test_decode.py::{name}",
         test=f"tests/perf/test_decode.py::{name}",
@@ -106,7 +107,7 @@ def _result(name: str, verdict: str, **fields: object) -> Result:
         provenance={"engine version": "0.5.17", "driver": "580.65", "NCCL": "2.28.3"},
         measurement_s=41.5,
     )
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def launches(

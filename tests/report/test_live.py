@@ -8,6 +8,7 @@ import pty
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ class Clock:
         return self.now
 
 
-def _line(mode: str, **kwargs: object) -> tuple[LiveLine, io.StringIO, Clock]:
+def _line(mode: str, **kwargs: Any) -> tuple[LiveLine, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
-    return LiveLine(out, mode=mode, clock=clock, **kwargs), out, clock  # type: ignore[arg-type]
+    return LiveLine(out, mode=mode, clock=clock, **kwargs), out, clock
 
 
 def test_a_terminal_is_rewritten_in_place() -> None:

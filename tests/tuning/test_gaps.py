@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ ENGINES = ("sglang", "vllm", "llamacpp")
 DEFAULT = Prior()
 
 
-def result(engine: str, *launches: float, confirm: int = 0, **more: object) -> Result:
+def result(engine: str, *launches: float, confirm: int = 0, **more: Any) -> Result:
     roles = ["screen"] * (len(launches) - confirm) + ["confirm"] * confirm
     values = [(v * 0.999, v, v * 1.001) for v in launches]
     made = Result(
@@ -25,7 +26,7 @@ def result(engine: str, *launches: float, confirm: int = 0, **more: object) -> R
                        for i, (v, r) in enumerate(zip(values, roles, strict=True))),
         workload={"output_tokens": 256},
     )  # fmt: skip
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 def found(*results: Result) -> list[tuple[str, str, float]]:

@@ -12,7 +12,7 @@ VALUES = {"output_tok_s": (100.0,), "stream_tok_s": (50.0,), "ttft_ms": (7.0,)}
 
 
 def load(test: str, concurrency: int, speed: float = 0.0, server: str = "key", **work: int) -> Load:
-    workload = Workload(concurrency=concurrency, requests=4 * concurrency, **work)  # type: ignore[arg-type]
+    workload = Workload(concurrency=concurrency, requests=4 * concurrency, **work)
     measured = Measurement("launch", workload, {**VALUES, "output_tok_s": (speed or 60.0 * concurrency,)})
     made = load_of(test, "sglang", server, measured, 48)
     assert made is not None
