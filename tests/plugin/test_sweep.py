@@ -205,7 +205,7 @@ def test_hunt(picky, llm_server):
 
 
 def test_a_test_that_measures_nothing_is_no_sweep(project: Project) -> None:
-    project.suite(SWEEP.format(knobs=TRITON, body="").replace("run = llm_server.stream(", "dict("))
+    project.suite(SWEEP.format(knobs=TRITON, body="", tokens=12).replace("run = llm_server.stream(", "dict("))
     result = project.run_here()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*test_hunt?sglang?: is a sweep and has measured nothing: *"])
