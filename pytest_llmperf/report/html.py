@@ -105,7 +105,7 @@ def _environment() -> jinja2.Environment:
         ) from e
 
     def inert(value: Any) -> Any:
-        return value if isinstance(value, Markup) else words.clean(value)
+        return value if hasattr(value, "__html__") else words.clean(value)  # as markupsafe tells markup
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pytest_llmperf.report"),
