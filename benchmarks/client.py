@@ -233,12 +233,12 @@ def main() -> None:
     options = parser.parse_args()
     peers = client_peers.installed(dict(item.split("=", 1) for item in options.peer)) if options.tokenizer else {}
     scenarios = [*SINGLE, *MANY, *(SATURATION if options.saturation else [])]
-    if options.only:
-        scenarios = [s for s in scenarios if any(part in s.name for part in options.only)]
-    scenarios = [SINGLE[3], MANY[0]] if options.quick else scenarios
-    scenarios = [replace(s, requests=s.requests * options.longer) for s in scenarios]
+    if options.quick:
+        scenarios = [SINGLE[3], MANY[0]]
+    chosen = [s for s in scenarios if not options.only or any(part in s.name for part in options.only)]
+    scenarios = [replace(s, requests=s.requests * options.longer) for s in chosen]
     played = play(scenarios, options.rounds, peers, options.tokenizer)
-    results = {s.name: played[s.name] for s in scenarios}
+    results = {s.name: played[s.name] for s in scenarios if s.name in played}  # none where every client failed
     text = f"{hardware()}; medians of {options.rounds} rounds (worst round)\n\n{table(results, scenarios)}"
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "client.md").write_text(text)

@@ -59,6 +59,13 @@ def test_the_page_has_everything() -> None:
         assert said in words, said
 
 
+def test_drawings_are_markup_whichever_import_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pytest that runs another in its process takes back what was imported meanwhile, and some of it is kept."""
+    for name in [m for m in sys.modules if m.partition(".")[0] == "markupsafe"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert "<svg" in full()
+
+
 def test_each_result_is_linked_and_problems_are_open() -> None:
     page = Page(full())
     targets = {a["href"] for tag, a in page.tags if tag == "a"}
