@@ -78,9 +78,10 @@ def true_values(truth: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     return out
 
 
-def clients_for(scenario: Scenario, peers: Mapping[str, str]) -> list[str]:
+def clients_for(scenario: Scenario, peers: Mapping[str, str], chosen: Sequence[str] = ()) -> list[str]:
+    """All that can play it, or those of them whose name holds one of ``chosen``."""
     plain = "openai" if scenario.concurrency == 1 else "openai async"
-    return [OWN, plain, *peers]
+    return [name for name in (OWN, plain, *peers) if not chosen or any(part in name for part in chosen)]
 
 
 def run(client: str, scenario: Scenario, peers: Mapping[str, str], tokenizer: str) -> dict[str, float]:
@@ -111,11 +112,13 @@ def run(client: str, scenario: Scenario, peers: Mapping[str, str], tokenizer: st
 Results = dict[str, dict[str, list[dict[str, float]]]]
 
 
-def play(scenarios: Sequence[Scenario], rounds: int, peers: dict[str, str], tokenizer: str, seed: int = 1) -> Results:
-    rng = random.Random(seed)
+def play(
+    scenarios: Sequence[Scenario], rounds: int, peers: dict[str, str], tokenizer: str, chosen: Sequence[str] = ()
+) -> Results:
+    rng = random.Random(1)
     results: Results = {}
     for number in range(rounds):
-        turns = [(s, c) for s in scenarios for c in clients_for(s, peers)]
+        turns = [(s, c) for s in scenarios for c in clients_for(s, peers, chosen)]
         rng.shuffle(turns)
         for scenario, client in turns:
             print(f"round {number + 1} of {rounds}: {scenario.name}: {client}", file=sys.stderr, flush=True)
@@ -225,6 +228,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="Two scenarios only")
     parser.add_argument("--only", action="append", default=[], help="Scenarios whose name holds this; repeat for more")
+    parser.add_argument("--client", action="append", default=[], help="Clients whose name holds this; repeat for more")
     parser.add_argument("--longer", type=int, default=1, help="Times as many requests: a peer's CPU is a difference")
     parser.add_argument("--saturation", action="store_true", help="Also raise the rate until clients give way")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="Where a peer is installed")
@@ -235,9 +239,9 @@ def main() -> None:
     scenarios = [*SINGLE, *MANY, *(SATURATION if options.saturation else [])]
     if options.quick:
         scenarios = [SINGLE[3], MANY[0]]
-    chosen = [s for s in scenarios if not options.only or any(part in s.name for part in options.only)]
-    scenarios = [replace(s, requests=s.requests * options.longer) for s in chosen]
-    played = play(scenarios, options.rounds, peers, options.tokenizer)
+    scenarios = [s for s in scenarios if not options.only or any(part in s.name for part in options.only)]
+    scenarios = [replace(s, requests=s.requests * options.longer) for s in scenarios]
+    played = play(scenarios, options.rounds, peers, options.tokenizer, options.client)
     results = {s.name: played[s.name] for s in scenarios if s.name in played}  # none where every client failed
     text = f"{hardware()}; medians of {options.rounds} rounds (worst round)\n\n{table(results, scenarios)}"
     options.out.mkdir(parents=True, exist_ok=True)
