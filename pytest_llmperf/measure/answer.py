@@ -14,25 +14,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from pytest_llmperf.measure.body import Event
 
 
-class Chunk(NamedTuple):
-    """``tokens``: how many it carried when usage came with every chunk, else None."""
-
-    at_ns: int
-    tokens: int | None = None
-    delay_ns: int | None = None
+_CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "function_call")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """``usage`` is the last one sent. ``problem`` is an error that the server put into the stream."""
+    """``at_ns`` (m,): arrivals of the chunks that carried tokens; ``tokens`` (m,): how many each carried, None when
+    usage did not come with every chunk; ``delays_ns`` (m,): user minus kernel stamps, empty without kernel stamps.
+    Usage is the last one sent. ``problem`` is an error that the server put into the stream."""
 
-    chunks: tuple[Chunk, ...]
+    at_ns: tuple[int, ...] = ()
+    tokens: tuple[int, ...] | None = None
+    delays_ns: tuple[int, ...] = ()
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -43,48 +42,59 @@ class Answer:
     problem: str | None = None
 
 
-class _Part(NamedTuple):
-    """One event, reduced: ``content`` says that it shows a token; ``blank`` that it may stand for an unseen one, and
-    ``last`` that it also carries the finish."""
+@dataclass
+class _Seen:
+    """Events by their index: those that show a token; those that may stand for an unseen one, and whether the last of
+    them carries the finish; what usage had come to with each that said it."""
 
-    event: Event
-    content: bool
-    blank: bool
-    last: bool
-    completion_tokens: int | None
+    content: list[int] = field(default_factory=list)
+    blank: list[int] = field(default_factory=list)
+    last_finishes: bool = False
+    counts: dict[int, int] = field(default_factory=dict)
 
 
 def read_answer(events: Sequence[Event]) -> Answer:
     """Reduce the events of one completion or chat completion."""
-    parts: list[_Part] = []
+    seen = _Seen()
     usage: dict[str, Any] = {}
     finish: str | None = None
     model: str | None = None
     id_: str | None = None
-    for event in events:
-        if event.data.strip() == "[DONE]":
-            continue
+    for i, event in enumerate(events):
         try:
             body = json.loads(event.data)
         except ValueError:
-            return Answer((), problem=f"an event is not JSON: {event.data[:120]!r}", events=len(events))
+            if event.data.strip() == "[DONE]":
+                continue
+            return Answer(problem=f"an event is not JSON: {event.data[:120]!r}", events=len(events))
         if not isinstance(body, dict):
-            return Answer((), problem=f"an event is not an object: {event.data[:120]!r}", events=len(events))
+            return Answer(problem=f"an event is not an object: {event.data[:120]!r}", events=len(events))
         if event.kind == "error" or body.get("error"):
-            return Answer((), problem=f"the server sent an error: {_message(body)}", events=len(events))
+            return Answer(problem=f"the server sent an error: {_message(body)}", events=len(events))
         choices = body.get("choices")
         choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
-        content = _has_content(choice)
-        this_usage = _object(body.get("usage"))
-        usage = this_usage or usage
-        model, id_ = _text(body.get("model")) or model, _text(body.get("id")) or id_
-        blank = bool(choice) and not content and finish is None
+        finished = finish is not None
         finish = finish or _text(choice.get("finish_reason"))
-        parts.append(_Part(event, content, blank, finish is not None, _count(this_usage.get("completion_tokens"))))
+        if _has_content(choice):
+            seen.content.append(i)
+        elif choice and not finished:
+            seen.blank.append(i)
+            seen.last_finishes = finish is not None
+        if this_usage := _object(body.get("usage")):
+            usage = this_usage
+            completion = _count(usage.get("completion_tokens"))
+            if completion is not None:
+                seen.counts[i] = completion
+        model, id_ = _text(body.get("model")) or model, _text(body.get("id")) or id_
     completion = _count(usage.get("completion_tokens"))
     details = _object(usage.get("prompt_tokens_details"))
+    tokens = _by_usage(seen, completion)
+    carriers = [*tokens] if tokens else _carriers(seen, completion)
+    delays = [events[i].delay_ns for i in carriers]
     return Answer(
-        chunks=_chunks(parts, completion),
+        at_ns=tuple(events[i].at_ns for i in carriers),
+        tokens=tuple(tokens.values()) if tokens else None,
+        delays_ns=tuple(d for d in delays if d is not None),
         prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=completion,
         cached_tokens=_count(details.get("cached_tokens")),
@@ -116,36 +126,35 @@ def _has_content(choice: dict[str, Any]) -> bool:
     if choice.get("text"):
         return True
     delta = _object(choice.get("delta"))
-    if any(delta.get(name) for name in ("content", "reasoning_content", "reasoning", "refusal", "function_call")):
-        return True
+    for name in _CONTENT:
+        if delta.get(name):
+            return True
     calls = delta.get("tool_calls")
     calls = [_object(_object(call).get("function")) for call in calls] if isinstance(calls, list) else []
     return any(call.get("name") or call.get("arguments") for call in calls)
 
 
-def _chunks(parts: Sequence[_Part], total: int | None) -> tuple[Chunk, ...]:
-    counted = _by_usage(parts, total)
-    if counted is not None:
-        return counted
-    carriers = [i for i, part in enumerate(parts) if part.content]
-    if carriers:
-        missing = max((total or 0) - len(carriers), 0)
-        blanks = [i for i, part in enumerate(parts) if part.blank and i > carriers[0]]
-        if blanks and parts[blanks[-1]].last and len(blanks) != missing:
-            blanks.pop()
-        carriers = sorted(carriers + blanks[:missing])
-    return tuple(Chunk(parts[i].event.at_ns, None, parts[i].event.delay_ns) for i in carriers)
+def _carriers(seen: _Seen, total: int | None) -> list[int]:
+    """Events that carried tokens, by content and, while tokens are missing, by blanks."""
+    if not seen.content:
+        return []
+    missing = max((total or 0) - len(seen.content), 0)
+    blanks = [i for i in seen.blank if i > seen.content[0]]
+    if blanks and seen.last_finishes and len(blanks) != missing:
+        blanks.pop()
+    return sorted(seen.content + blanks[:missing])
 
 
-def _by_usage(parts: Sequence[_Part], total: int | None) -> tuple[Chunk, ...] | None:
-    """Chunks by the growth of usage, or None unless every content chunk said its usage and the sum is right."""
-    if any(part.content and part.completion_tokens is None for part in parts):
-        return None
-    chunks: list[Chunk] = []
+def _by_usage(seen: _Seen, total: int | None) -> dict[int, int]:
+    """Events that carried tokens and how many, by the growth of usage; empty unless every event with content said its
+    usage and the sum is right."""
+    if any(i not in seen.counts for i in seen.content):
+        return {}
+    grown: dict[int, int] = {}
     before = 0
-    for part in parts:
-        grown = (part.completion_tokens or before) - before
-        if grown > 0 and (part.content or part.blank):
-            chunks.append(Chunk(part.event.at_ns, grown, part.event.delay_ns))
-            before += grown
-    return tuple(chunks) if chunks and before == total else None
+    for i in sorted(seen.content + seen.blank):
+        now = seen.counts.get(i, before)
+        if now > before:
+            grown[i] = now - before
+            before = now
+    return grown if before == total else {}

@@ -83,21 +83,21 @@ def _dechunk(body: Iterable[Stamped]) -> tuple[list[Stamped], bool, str]:
     """(pieces, whether the last chunk came, what was wrong)."""
     pieces: list[Stamped] = []
     rest = b""
-    for read in body:
-        rest += read.data
-        while True:
-            line, found, after = rest.partition(b"\r\n")
-            if not found:
-                break
-            size = chunk_size(line)
+    for at_ns, data, delay_ns in body:
+        rest = rest + data if rest else data
+        start = 0
+        while (line := rest.find(b"\r\n", start)) >= 0:
+            size = chunk_size(rest[start:line])
             if size < 0:
-                return pieces, False, f"not an HTTP chunk: {line[:20]!r}"
+                return pieces, False, f"not an HTTP chunk: {rest[start:line][:20]!r}"
             if size == 0:
                 return pieces, True, ""
-            if len(after) < size + 2:
+            end = line + 2 + size
+            if len(rest) < end + 2:
                 break
-            pieces.append(Stamped(read.at_ns, after[:size], read.delay_ns))
-            rest = after[size + 2 :]
+            pieces.append(Stamped(at_ns, rest[line + 2 : end], delay_ns))
+            start = end + 2
+        rest = rest[start:]
     return pieces, False, "the connection ended inside the response"
 
 
@@ -105,13 +105,13 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
     """Server-sent events of a body (WHATWG HTML, 9.2), however their bytes were cut up."""
     events: list[Event] = []
     rest = b""
-    for piece in pieces:
-        rest += piece.data
+    for at_ns, read, delay_ns in pieces:
+        rest = rest + read if rest else read
         *done, rest = _EVENT_END.split(rest) if b"\r" in rest else rest.split(b"\n\n")
         for block in done:
             data, kind = _fields(block)
             if data is not None:
-                events.append(Event(piece.at_ns, data, kind, piece.delay_ns))
+                events.append(Event(at_ns, data, kind, delay_ns))
     if rest.strip() and pieces:
         data, kind = _fields(rest)  # the last event of a server that closes without a blank line
         if data is not None:
@@ -120,12 +120,11 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
 
 
 def _fields(block: bytes) -> tuple[str | None, str]:
-    lines = block.splitlines()  # as bytes: text would also split at U+2028, which JSON may hold
-    if len(lines) == 1 and block.startswith(b"data: "):  # nearly all, and quicker so
-        return lines[0][6:].decode("utf-8", "replace"), "message"
+    if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:  # nearly all, and quicker so
+        return block[6:].decode("utf-8", "replace"), "message"
     data: list[str] = []
     kind = "message"
-    for raw in lines:
+    for raw in block.splitlines():  # as bytes: text would also split at U+2028, which JSON may hold
         name, _, value = raw.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
         if name == "data":

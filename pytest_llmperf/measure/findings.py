@@ -39,16 +39,16 @@ def run_notes(outcomes: Sequence[Outcome], warmup: Warmup) -> list[str]:
 
 def client_evidence(outcomes: Sequence[Outcome], client_s: float) -> dict[str, Any]:
     """JSON-ready: chunks per token, stamps, delays. ``client_s``: CPU seconds of this process while it measured."""
-    chunks = sum(len(o.answer.chunks) for o in outcomes)
+    chunks = sum(len(o.answer.at_ns) for o in outcomes)
     tokens = sum(o.answer.completion_tokens or 0 for o in outcomes)
-    stamped = sum(len(o.delays_ns) for o in outcomes)
+    stamped = sum(len(o.answer.delays_ns) for o in outcomes)
     return {
         "requests": len(outcomes),
         "chunks_per_token": chunks / tokens if tokens else None,
         "chunks_sharing_a_stamp": sum(o.merged for o in outcomes) / chunks if chunks else None,
         "kernel_stamps": stamped / chunks if chunks else None,
         "delay_p99_ms": delay_p99_ms(outcomes),
-        "delay_max_ms": max((d for o in outcomes for d in o.delays_ns), default=0) / 1e6,
+        "delay_max_ms": max((d for o in outcomes for d in o.answer.delays_ns), default=0) / 1e6,
         "client_cpu_s_per_1000_tokens": client_s / tokens * 1e3 if tokens else None,
         "cached_tokens": sum(o.answer.cached_tokens or 0 for o in outcomes),
     }

@@ -61,9 +61,10 @@ def load(
         play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, each_s)
         swarm = Swarm(asker.target, limits, connection.check)
         say(Progress("window", 1, 1, left_s=_likely_s(workload, each_s)))
-        with quiet(), Watch(connection, limits, gpus) as watch:
-            finished = play(swarm)
-        return _conclude(asker, warmup, watch, _parse(asker, finished))
+        with quiet():
+            with Watch(connection, limits, gpus) as watch:
+                finished = play(swarm)
+            return _conclude(asker, warmup, watch, _parse(asker, finished))
 
 
 def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
@@ -90,8 +91,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
         say(Progress("warm-up", len(decode) + 1, limits.warmup_requests, tok_s))
         swarm = Swarm(asker.target, limits, asker.connection.check)
         with quiet():
-            finished = swarm.closed_loop(iter(calls), streams)
-        wave = [e.outcome for e in _parse(asker, finished)]
+            wave = [e.outcome for e in _parse(asker, swarm.closed_loop(iter(calls), streams))]
         outcomes += wave
         timings = [o.timing for o in wave if o.timing]
         if len(timings) < len(wave):

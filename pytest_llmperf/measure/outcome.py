@@ -18,15 +18,13 @@ from pytest_llmperf.server.config import MASK
 
 @dataclass(frozen=True)
 class Outcome:
-    """``problems`` is empty for a valid request, which then has a ``timing``. ``sent_ns`` is on the monotonic clock;
-    ``delays_ns`` are user minus kernel stamps of the chunks, empty without kernel stamps."""
+    """``problems`` is empty for a valid request, which then has a ``timing``. ``sent_ns`` is on the monotonic clock."""
 
     call: Call
     sent_ns: int
     answer: Answer
     timing: Timing | None
     problems: tuple[str, ...]
-    delays_ns: tuple[int, ...] = ()
     merged: int = 0
     """Chunks that arrived in one read with a later one, and so carry its stamp."""
 
@@ -44,7 +42,7 @@ def finish(call: Call, recording: Recording, connection: Connection) -> Outcome:
 
 def conclude(call: Call, sent_ns: int, response: Response, error: str | None, connection: Connection) -> Outcome:
     """The outcome of a response whose body pieces are stamped; ``error`` is how its connection failed."""
-    answer = Answer(())
+    answer = Answer()
     problems = _broken(response, error, connection.endpoint.api_key)
     if not problems or response.status == 200:
         answer = read_answer(split_events(response.pieces))
@@ -60,8 +58,7 @@ def conclude(call: Call, sent_ns: int, response: Response, error: str | None, co
         answer=answer,
         timing=None if problems else times,
         problems=tuple(problems),
-        delays_ns=tuple(c.delay_ns for c in answer.chunks if c.delay_ns is not None),
-        merged=len(answer.chunks) - len(times.at) if times is not None else 0,
+        merged=len(answer.at_ns) - len(times.at) if times is not None else 0,
     )
 
 
@@ -96,7 +93,7 @@ def _unlike(call: Call, answer: Answer, model: str) -> list[str]:
         out.append(f"{answer.completion_tokens} output tokens instead of {call.output_tokens}")
     if answer.prompt_tokens is not None and answer.prompt_tokens != call.prompt_tokens:
         out.append(f"the prompt had {answer.prompt_tokens} tokens instead of {call.prompt_tokens}")
-    m, total = len(answer.chunks), answer.completion_tokens or 0
+    m, total = len(answer.at_ns), answer.completion_tokens or 0
     if not m:
         out.append("no chunk had any content")
     elif total and m > total:
@@ -106,5 +103,5 @@ def _unlike(call: Call, answer: Answer, model: str) -> list[str]:
 
 def delay_p99_ms(outcomes: Sequence[Outcome]) -> float | None:
     """99th percentile of user minus kernel stamps over all chunks, None without kernel stamps."""
-    delays = [d for o in outcomes for d in o.delays_ns]
+    delays = [d for o in outcomes for d in o.answer.delays_ns]
     return float(np.percentile(delays, 99)) / 1e6 if delays else None

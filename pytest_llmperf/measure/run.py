@@ -49,7 +49,7 @@ def record(outcome: Outcome) -> RequestRecord:
         prompt_tokens=answer.prompt_tokens,
         output_tokens=answer.completion_tokens,
         cached_tokens=answer.cached_tokens,
-        chunks=len(answer.chunks),
+        chunks=len(answer.at_ns),
         arrivals=len(times.at) if times else 0,
         ttft_ms=times.ttft_ms if times else None,
         decode_tok_s=times.decode_tok_s if times else None,

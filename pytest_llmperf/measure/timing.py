@@ -84,17 +84,16 @@ def timing(answer: Answer, sent_ns: int) -> Timing:
     Without usage in every chunk, n_1 = ceil(N/m) and the rest is spread evenly over the other chunks. Chunks that
     arrived together (one segment) are one arrival of all their tokens.
     """
-    total, m = answer.completion_tokens, len(answer.chunks)
+    total, m = answer.completion_tokens, len(answer.at_ns)
     if not total or not m:
         raise ValueError("no chunk with content" if total else "no usage")
-    at = np.array([chunk.at_ns - sent_ns for chunk in answer.chunks], dtype=float) / 1e6
-    known = [chunk.tokens for chunk in answer.chunks if chunk.tokens is not None]
-    if len(known) == m:
-        tokens = np.array(known, dtype=float)
+    at = np.array([at_ns - sent_ns for at_ns in answer.at_ns], dtype=float) / 1e6
+    if answer.tokens is not None:
+        tokens = np.array(answer.tokens, dtype=float)
     else:
         first = math.ceil(total / m)
         tokens = np.array([first, *[(total - first) / max(m - 1, 1)] * (m - 1)], dtype=float)
     later = np.ones(m, dtype=bool)
     later[1:] = at[1:] > at[:-1]
     starts = np.flatnonzero(later)
-    return Timing(at[starts], np.add.reduceat(tokens, starts), len(known) == m or m == total)
+    return Timing(at[starts], np.add.reduceat(tokens, starts), answer.tokens is not None or m == total)

@@ -42,14 +42,14 @@ def closed_window(ended: Sequence[Ended], streams: int) -> Window | None:
     if len(ended) < streams:
         return None
     first = sorted(ended, key=lambda e: e.outcome.sent_ns)[:streams]
-    start = max(e.outcome.answer.chunks[0].at_ns for e in first)
-    end = min((e.outcome.answer.chunks[-1].at_ns for e in ended if not e.successor), default=start)
+    start = max(e.outcome.answer.at_ns[0] for e in first)
+    end = min((e.outcome.answer.at_ns[-1] for e in ended if not e.successor), default=start)
     return Window(start, end) if end > start else None
 
 
 def open_window(ended: Sequence[Ended]) -> Window | None:
     """From when the first request has ended (as many leave as come, from then on) to the last arrival."""
-    start = min(e.outcome.answer.chunks[-1].at_ns for e in ended)
+    start = min(e.outcome.answer.at_ns[-1] for e in ended)
     end = max(e.outcome.sent_ns for e in ended)
     return Window(start, end) if end > start else None
 
@@ -104,7 +104,7 @@ def slices(outcomes: Sequence[Outcome], window: Window, count: int = 8) -> list[
 def queue_guard(outcomes: Sequence[Outcome], streams: int) -> Guard:
     """Whether all streams were ever decoding at once. When not, the engine kept some waiting (its limit on running
     requests, its memory, or prefills that outlast the decoding); seen from here, without asking it anything."""
-    spans = [(o.answer.chunks[0].at_ns, o.answer.chunks[-1].at_ns) for o in outcomes if o.timing is not None]
+    spans = [(o.answer.at_ns[0], o.answer.at_ns[-1]) for o in outcomes if o.timing is not None]
     steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
     most = max(itertools.accumulate(step for _, step in steps), default=0)
     text = f"at most {most} of {streams} streams were decoding at once"

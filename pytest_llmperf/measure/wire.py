@@ -143,9 +143,10 @@ Silent = Callable[[float, list[Read]], "str | None"]
 def chunk_size(line: bytes) -> int:
     """Size of an HTTP chunk by its first line, which may name extensions; negative when it is no such line."""
     try:
-        return int(line.partition(b";")[0], 16)
+        return int(line, 16)
     except ValueError:
-        return -1
+        size, extended, _ = line.partition(b";")
+        return chunk_size(size) if extended else -1
 
 
 class _GaveUpError(Exception):
@@ -278,22 +279,25 @@ def exchange(line: Line, payload: bytes, silent: Silent) -> Recording:
 def stamped(recording: Recording) -> tuple[Stamped, ...]:
     """Each read with the best stamp there is. A request whose wall clock was stepped falls back on user stamps."""
     before, after = recording.offsets
-    steady = abs(after - before) <= _CLOCK_STEP_NS
-    offset = (before + after) // 2
+    if abs(after - before) > _CLOCK_STEP_NS:
+        return tuple(Stamped(user, data) for user, _, data in recording.reads)
+    offset, sent = (before + after) // 2, recording.sent_ns
     out: list[Stamped] = []
     for user, ancillary, data in recording.reads:
-        kernel = _kernel_ns(ancillary) if steady else None
+        kernel = _kernel_ns(ancillary)
         if kernel is None:
             out.append(Stamped(user, data))
         else:
-            at = min(max(kernel - offset, recording.sent_ns), user)
+            at = kernel - offset
+            at = sent if at < sent else user if at > user else at
             out.append(Stamped(at, data, user - at))
     return tuple(out)
 
 
 def _kernel_ns(ancillary: Ancillary) -> int | None:
     for level, kind, value in ancillary:
-        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) >= _TIMESPEC.size:
+        if kind == _SO_TIMESTAMPNS and level == socket.SOL_SOCKET and len(value) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(value)
-            return int(seconds) * 1_000_000_000 + int(nanoseconds)
+            wall: int = seconds * 1_000_000_000 + nanoseconds
+            return wall
     return None

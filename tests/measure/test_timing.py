@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.answer import Answer, Chunk
+from pytest_llmperf.measure.answer import Answer
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.timing import timing, weighted_percentiles
 
@@ -19,9 +19,8 @@ MS = 1_000_000
 
 
 def answer(at_ms: list[float], total: int, tokens: list[int] | None = None) -> Answer:
-    counts: list[int | None] = [*tokens] if tokens else [None] * len(at_ms)
-    chunks = tuple(Chunk(int(at * MS), n) for at, n in zip(at_ms, counts, strict=True))
-    return Answer(chunks, completion_tokens=total)
+    at_ns = tuple(int(at * MS) for at in at_ms)
+    return Answer(at_ns, tuple(tokens) if tokens else None, completion_tokens=total)
 
 
 def test_one_token_a_chunk() -> None:
