@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_llmperf.measure.body import Event
+from jiter import from_json
 
+from pytest_llmperf.measure.body import Event
 
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "function_call")
 
@@ -62,13 +63,15 @@ def read_answer(events: Sequence[Event]) -> Answer:
     id_: str | None = None
     for i, event in enumerate(events):
         try:
-            body = json.loads(event.data)
-        except ValueError:
-            if event.data.strip() == "[DONE]":
+            body = _value(event.data)
+        except (ValueError, RecursionError):
+            text = event.data.decode("utf-8", "replace")
+            if text.strip() == "[DONE]":
                 continue
-            return Answer(problem=f"an event is not JSON: {event.data[:120]!r}", events=len(events))
+            return Answer(problem=f"an event is not JSON: {text[:120]!r}", events=len(events))
         if not isinstance(body, dict):
-            return Answer(problem=f"an event is not an object: {event.data[:120]!r}", events=len(events))
+            text = event.data.decode("utf-8", "replace")
+            return Answer(problem=f"an event is not an object: {text[:120]!r}", events=len(events))
         if event.kind == "error" or body.get("error"):
             return Answer(problem=f"the server sent an error: {_message(body)}", events=len(events))
         choices = body.get("choices")
@@ -103,6 +106,15 @@ def read_answer(events: Sequence[Event]) -> Answer:
         id=id_,
         events=len(events),
     )
+
+
+def _value(data: bytes) -> Any:
+    """jiter needs a third of the time of Python's own parser, which is asked again about what jiter refuses: bytes that
+    are not UTF-8 and half a surrogate pair say nothing about tokens."""
+    try:
+        return from_json(data)
+    except ValueError:
+        return json.loads(data.decode("utf-8", "replace"))
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -33,10 +33,10 @@ class Response:
 
 
 class Event(NamedTuple):
-    """The data of one server-sent event."""
+    """The data of one server-sent event, UTF-8 if the server keeps to the standard."""
 
     at_ns: int
-    data: str
+    data: bytes
     kind: str = "message"
     delay_ns: int | None = None
 
@@ -119,16 +119,16 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _fields(block: bytes) -> tuple[str | None, str]:
+def _fields(block: bytes) -> tuple[bytes | None, str]:
     if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:  # nearly all, and quicker so
-        return block[6:].decode("utf-8", "replace"), "message"
-    data: list[str] = []
+        return block[6:], "message"
+    data: list[bytes] = []
     kind = "message"
-    for raw in block.splitlines():  # as bytes: text would also split at U+2028, which JSON may hold
-        name, _, value = raw.decode("utf-8", "replace").partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
+    for line in block.splitlines():  # as bytes: text would also split at U+2028, which JSON may hold
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
             data.append(value)
-        elif name == "event":
-            kind = value
-    return ("\n".join(data) if data else None), kind
+        elif name == b"event":
+            kind = value.decode("utf-8", "replace")
+    return (b"\n".join(data) if data else None), kind

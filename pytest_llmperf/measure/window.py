@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_llmperf.measure.metrics import Guard
 from pytest_llmperf.measure.outcome import Outcome
-from pytest_llmperf.measure.timing import weighted_percentiles
+from pytest_llmperf.measure.timing import Floats, weighted_percentiles
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, floa
     (of all, when none was: the streams then start together only).
     """
     tokens = decoded = span = 0.0
-    gaps: list[float] = []
-    weights: list[float] = []
+    gaps: list[Floats] = []
+    weights: list[Floats] = []
     for outcome in outcomes:
         times = outcome.timing
         if times is None:
@@ -76,12 +76,12 @@ def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, floa
         if len(mine) > 1:
             decoded += float(counts[1:].sum())
             span += float(mine[-1] - mine[0]) / 1e9
-            gaps.extend(np.diff(mine) / 1e6 / counts[1:])
-            weights.extend(counts[1:])
+            gaps.append(np.diff(mine) / 1e6 / counts[1:])
+            weights.append(counts[1:])
     values = {"output_tok_s": tokens / window.seconds}
     if span > 0:
         rate = decoded / span
-        p50, p99 = weighted_percentiles(np.array(gaps), np.array(weights), (50, 99))
+        p50, p99 = weighted_percentiles(np.concatenate(gaps), np.concatenate(weights), (50, 99))
         values |= {"stream_tok_s": rate, "tpot_ms": 1e3 / rate, "itl_p50_ms": p50, "itl_p99_ms": p99}
     timed = [o for o in outcomes if o.timing is not None]
     sent_inside = [o for o in timed if window.start_ns <= o.sent_ns <= window.end_ns] or timed

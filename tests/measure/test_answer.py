@@ -22,7 +22,7 @@ MS = 1_000_000
 def events(*bodies: Any, step_ms: int = 10) -> list[Event]:
     """One event every ``step_ms``."""
     return [
-        Event((i + 1) * step_ms * MS, body if isinstance(body, str) else json.dumps(body))
+        Event((i + 1) * step_ms * MS, (body if isinstance(body, str) else json.dumps(body)).encode())
         for i, body in enumerate(bodies)
     ]
 
@@ -101,16 +101,16 @@ def test_errors_and_rubbish_are_problems() -> None:
     assert "not JSON" in str(read_answer(events("{")).problem)
     assert "not an object" in str(read_answer(events("[1]")).problem)
     assert "out of memory" in str(read_answer(events({"error": {"message": "out of memory"}})).problem)
-    assert "boom" in str(read_answer([Event(0, '{"message": "boom"}', "error")]).problem)
+    assert "boom" in str(read_answer([Event(0, b'{"message": "boom"}', "error")]).problem)
 
 
 def test_events_are_stamped_by_the_read_that_completed_them() -> None:
     pieces = [Stamped(1, b": ping\n\ndata: a\r\n\r\nda"), Stamped(2, b"ta: b1\ndata:b2\n"), Stamped(3, b"\ndata: c")]
-    assert [(e.at_ns, e.data) for e in split_events(pieces)] == [(1, "a"), (3, "b1\nb2"), (3, "c")]
+    assert [(e.at_ns, e.data) for e in split_events(pieces)] == [(1, b"a"), (3, b"b1\nb2"), (3, b"c")]
 
 
 def test_a_line_separator_inside_json_does_not_split_an_event() -> None:
-    assert split_events([Stamped(1, "data: x\u2028y\n\n".encode())])[0].data == "x\u2028y"
+    assert split_events([Stamped(1, "data: x\u2028y\n\n".encode())])[0].data.decode() == "x\u2028y"
 
 
 KEYS = (
