@@ -27,7 +27,7 @@ _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "function_ca
 @dataclass(frozen=True)
 class Answer:
     """``at_ns`` (m,): arrivals of the chunks that carried tokens; ``tokens`` (m,): how many each carried, None when
-    usage did not come with every chunk; ``delays_ns`` (m,): user minus kernel stamps, empty without kernel stamps.
+    usage did not come with every chunk; ``delays_ns``: user minus kernel stamps of those that have one.
     Usage is the last one sent. ``problem`` is an error that the server put into the stream."""
 
     at_ns: tuple[int, ...] = ()
@@ -58,6 +58,7 @@ def read_answer(events: Sequence[Event]) -> Answer:
     """Reduce the events of one completion or chat completion."""
     seen = _Seen()
     usage: dict[str, Any] = {}
+    completion: int | None = None
     finish: str | None = None
     model: str | None = None
     id_: str | None = None
@@ -84,12 +85,10 @@ def read_answer(events: Sequence[Event]) -> Answer:
             seen.blank.append(i)
             seen.last_finishes = finish is not None
         if this_usage := _object(body.get("usage")):
-            usage = this_usage
-            completion = _count(usage.get("completion_tokens"))
+            usage, completion = this_usage, _count(this_usage.get("completion_tokens"))
             if completion is not None:
                 seen.counts[i] = completion
         model, id_ = _text(body.get("model")) or model, _text(body.get("id")) or id_
-    completion = _count(usage.get("completion_tokens"))
     details = _object(usage.get("prompt_tokens_details"))
     tokens = _by_usage(seen, completion)
     carriers = [*tokens] if tokens else _carriers(seen, completion)

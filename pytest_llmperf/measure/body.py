@@ -107,6 +107,11 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
     rest = b""
     for at_ns, read, delay_ns in pieces:
         rest = rest + read if rest else read
+        if rest.startswith(b"data: ") and rest.endswith(b"\n\n") and rest.count(b"\n") == 2 and b"\r" not in rest:
+            # one event of one line, as nearly all are: three times as quick
+            events.append(Event(at_ns, rest[6:-2], "message", delay_ns))
+            rest = b""
+            continue
         *done, rest = _EVENT_END.split(rest) if b"\r" in rest else rest.split(b"\n\n")
         for block in done:
             data, kind = _fields(block)
@@ -120,8 +125,6 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
 
 
 def _fields(block: bytes) -> tuple[bytes | None, str]:
-    if block.startswith(b"data: ") and b"\n" not in block and b"\r" not in block:  # nearly all, and quicker so
-        return block[6:], "message"
     data: list[bytes] = []
     kind = "message"
     for line in block.splitlines():  # as bytes: text would also split at U+2028, which JSON may hold

@@ -289,7 +289,10 @@ def stamped(recording: Recording) -> tuple[Stamped, ...]:
             out.append(Stamped(user, data))
         else:
             at = kernel - offset
-            at = sent if at < sent else user if at > user else at
+            if at < sent:
+                at = sent
+            if at > user:
+                at = user
             out.append(Stamped(at, data, user - at))
     return tuple(out)
 

@@ -104,9 +104,50 @@ def test_errors_and_rubbish_are_problems() -> None:
     assert "boom" in str(read_answer([Event(0, b'{"message": "boom"}', "error")]).problem)
 
 
+def test_text_that_is_no_unicode_is_content_all_the_same() -> None:
+    broken = Event(10 * MS, b'{"model": "m", "choices": [{"text": "\xff"}]}')
+    half_a_pair = Event(20 * MS, b'{"model": "m", "choices": [{"text": "\\ud83d"}]}')
+    answer = read_answer([broken, half_a_pair])
+    assert (at_ms(answer), answer.model, answer.problem) == ([10, 20], "m", None)
+
+
+def test_endless_nesting_is_a_problem() -> None:
+    assert "not JSON" in str(read_answer(events("[" * 100_000)).problem)
+
+
+def test_the_last_model_counts() -> None:
+    answer = read_answer(events(text("a"), {**text("b"), "model": "n", "id": "x"}, usage(2)))
+    assert (answer.model, answer.id) == ("n", "x")
+
+
 def test_events_are_stamped_by_the_read_that_completed_them() -> None:
     pieces = [Stamped(1, b": ping\n\ndata: a\r\n\r\nda"), Stamped(2, b"ta: b1\ndata:b2\n"), Stamped(3, b"\ndata: c")]
     assert [(e.at_ns, e.data) for e in split_events(pieces)] == [(1, b"a"), (3, b"b1\nb2"), (3, b"c")]
+
+
+def test_events_of_one_read_share_its_stamp_and_one_of_three_reads_has_the_last() -> None:
+    pieces = [
+        Stamped(1, b"data: a\n\ndata: b\n\n", 5),
+        *(Stamped(i, b"data: c\n\n"[3 * i - 6 : 3 * i - 3]) for i in (2, 3, 4)),
+    ]
+    assert [(e.at_ns, e.data, e.delay_ns) for e in split_events(pieces)] == [
+        (1, b"a", 5),
+        (1, b"b", 5),
+        (4, b"c", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "data"),
+    [
+        (b"data: a\rdata: b\n\n", b"a\nb"),
+        (b"data: a\ndata: b\n\n", b"a\nb"),
+        (b"data:a\n\n", b"a"),
+        (b"data: a\r\n\r\n", b"a"),
+    ],
+)
+def test_an_event_in_other_clothes(body: bytes, data: bytes) -> None:
+    assert [e.data for e in split_events([Stamped(1, body)])] == [data]
 
 
 def test_a_line_separator_inside_json_does_not_split_an_event() -> None:
