@@ -108,7 +108,7 @@ def split_events(pieces: Sequence[Stamped]) -> tuple[Event, ...]:
     for at_ns, read, delay_ns in pieces:
         rest = rest + read if rest else read
         if rest.startswith(b"data: ") and rest.endswith(b"\n\n") and rest.count(b"\n") == 2 and b"\r" not in rest:
-            # one event of one line, as nearly all are: three times as quick
+            # one event of one line, as nearly all are: no need to take it apart
             events.append(Event(at_ns, rest[6:-2], "message", delay_ns))
             rest = b""
             continue

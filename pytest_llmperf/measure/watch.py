@@ -75,7 +75,7 @@ def quiet() -> Iterator[None]:
     """No garbage collection inside: a full one in a large process stops the reader for tens of milliseconds.
 
     Parsing belongs inside too: it makes much that stays and no cycles, and the collector would look through all of it
-    in vain, at twice the price of the parsing.
+    in vain, at the price of the parsing itself.
     """
     was_on = gc.isenabled()
     gc.disable()
