@@ -205,16 +205,21 @@ def both(bench: Bench, streams: int, number: int, first: str) -> Round:
 def table(rounds: Sequence[Round]) -> str:
     """Markdown, of one level: medians over rounds."""
     streams = rounds[0].streams
-    lines = [f"{streams} at once, {len(rounds)} rounds:", ""]
-    lines += ["| quantity | ours | ours by their formula | theirs | why |", "|---|---|---|---|---|"]
+    lines = [f"{streams} at once, median of {len(rounds)}:", ""]
+    lines += ["| quantity | ours | ours by their formula | theirs |", "|---|---|---|---|"]
     for row in ROWS:
         mine, same, other, printed = np.median(np.array([r.rows[row.name] for r in rounds]), axis=0)
         cell = f"{other:.2f} ({other / same - 1:+.1%})"
         if not np.isclose(printed, other):
             cell += f", prints {printed:.2f}"
-        why = f"{row.why}; {row.several}" if streams > 1 else row.why
-        lines.append(f"| {row.name} | {mine:.2f} | {same:.2f} | {cell} | {why} |")
+        lines.append(f"| {row.name} | {mine:.2f} | {same:.2f} | {cell} |")
     return "\n".join(lines) + "\n"
+
+
+def reasons(levels: Sequence[int]) -> str:
+    """Why the columns differ, a line a quantity; what only several streams bring where there are such levels."""
+    also = max(levels) > 1
+    return "\n".join(f"- {r.name}: {r.why}" + (f"; at several: {r.several}" if also else "") for r in ROWS)
 
 
 def save(path: Path, bench: Bench, rounds: Sequence[Round]) -> None:
@@ -282,6 +287,7 @@ def main() -> None:
             print(table(those))
     if not rounds:
         raise SystemExit("no round gave values")
+    print(reasons(levels))
 
 
 if __name__ == "__main__":

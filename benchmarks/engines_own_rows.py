@@ -54,8 +54,8 @@ def busy_ms(requests: Requests) -> float:
 
 ROWS = (
     Row("TTFT, ms", ("ttft_ms", "ttft_ms"), mean(lambda r: r.ttft_ms), said("mean_ttft_ms"), "mean_ttft_ms",
-        "the same quantity; theirs opens the connection inside it and stamps after parsing; vLLM's has warmed up with "
-        "the first prompt, so that one request finds it cached",
+        "the same quantity; theirs opens the connection inside it and stamps after parsing; its warm-up is its first "
+        "prompt, so that one request finds that cached",
         "ours is the median of requests sent in the steady window; theirs is the mean of all, those of the start "
         "among them, when all streams queue for prefill at once"),
     Row("time per token after the first, ms", ("tpot_ms", "tpot_ms"),
