@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,15 +104,16 @@ def newest(engine: str, model: str) -> Endpoint:
     return max(found, key=lambda k: k.started_at).endpoint
 
 
+def counters(bench: Bench) -> Counters | None:
+    adapter = builtin()[bench.engine]
+    answer = http.get(bench.endpoint, adapter.metrics_path or "/metrics")
+    return adapter.counters(answer.text) if answer.ok else None
+
+
 def ours(bench: Bench, streams: int, seed: str) -> Run:
     """Raises ``RuntimeError`` when the measurement is invalid."""
-    adapter = builtin()[bench.engine]
-
-    def counters() -> Counters | None:
-        answer = http.get(bench.endpoint, adapter.metrics_path or "/metrics")
-        return adapter.counters(answer.text) if answer.ok else None
-
-    to = Connection(bench.endpoint, bench.model, adapter, ServerConfig(bench.engine, bench.model), seed, counters)
+    adapter, config = builtin()[bench.engine], ServerConfig(bench.engine, bench.model)
+    to = Connection(bench.endpoint, bench.model, adapter, config, seed, partial(counters, bench))
     total = bench.total(streams)
     if streams == 1:
         work = Workload(bench.prompt, bench.output, repetitions=total, precision=0.0)
@@ -137,7 +139,8 @@ def recorded(run: Run) -> dict[str, Any]:
 
 
 def theirs(bench: Bench, streams: int, seed: int) -> Summary:
-    """The summary that the engine's own benchmark writes. Raises ``RuntimeError`` when not every request succeeded."""
+    """The summary that the engine's own benchmark writes, and ``counted_prompt_tokens``: of a request, by the engine's
+    counters. Raises ``RuntimeError`` when not every request succeeded."""
     total = bench.total(streams)
     common = ["--base-url", bench.endpoint.root_url, "--model", bench.model, "--tokenizer", str(bench.tokenizer)]
     common += ["--num-prompts", str(total), "--max-concurrency", str(streams)]
@@ -155,6 +158,7 @@ def theirs(bench: Bench, streams: int, seed: int) -> Summary:
             words += ["--output-details", "--output-file", str(result)]
         env = {**os.environ, "OPENAI_API_KEY": bench.endpoint.api_key or "none", "HF_HUB_OFFLINE": "1"}
         command = [bench.python, *words, *common]
+        before = counters(bench)
         done = subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True)
         if done.returncode or not result.is_file():
             end = (done.stdout + done.stderr)[-3000:]
@@ -163,6 +167,10 @@ def theirs(bench: Bench, streams: int, seed: int) -> Summary:
     if summary["completed"] != total:
         raise RuntimeError(f"{bench.engine}'s own benchmark completed {summary['completed']} of {total} requests")
     summary.pop("generated_texts", None)
+    after = counters(bench)
+    if before and after and before.prompt_tokens is not None and after.prompt_tokens is not None:
+        asked = total + streams + (bench.engine == "vllm")  # the warm-up, and vLLM's test whether the server is there
+        summary["counted_prompt_tokens"] = (after.prompt_tokens - before.prompt_tokens) / asked
     return summary
 
 
@@ -186,7 +194,9 @@ def both(bench: Bench, streams: int, number: int, first: str) -> Round:
     measurement, requests = run.measurement, run.requests
     counted = measurement.evidence["counters"].get("generation_tokens")
     share = counted and counted / sum(r.output_tokens or 0 for r in requests)
-    print(f"  the engine counted {share} tokens for each that came", file=sys.stderr)
+    print(f"  the engine counted {share} tokens for each that came to us", file=sys.stderr)
+    length = summary.get("counted_prompt_tokens")
+    print(f"  and {length} prompt tokens in a request of theirs that should have {bench.prompt}", file=sys.stderr)
     for guard in measurement.guards:
         if guard.tripped:
             print(f"  {guard.name}: {guard.evidence}", file=sys.stderr)
