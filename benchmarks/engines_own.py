@@ -175,13 +175,15 @@ def theirs(bench: Bench, streams: int, seed: int) -> Summary:
 
 
 def play(bench: Bench, levels: Sequence[int], rounds: int) -> Iterator[Round]:
-    """Every level once in a round; who comes first is drawn. What fails is told, and the rest goes on."""
+    """Every level once in a round; who comes first at a level is drawn, and alternates from round to round. What fails
+    is told, and the rest goes on."""
     drawn = random.Random(1)
+    sides = {streams: drawn.sample(("ours", "theirs"), 2) for streams in levels}
     for number in range(rounds):
         for streams in levels:
             print(f"round {number + 1} of {rounds}, {streams} at once", file=sys.stderr, flush=True)
             try:
-                yield both(bench, streams, number, drawn.choice(("ours", "theirs")))
+                yield both(bench, streams, number, sides[streams][number % 2])
             except (RuntimeError, LlmperfError) as error:
                 print(f"  no values: {error}", file=sys.stderr, flush=True)
 
@@ -240,7 +242,7 @@ def save(path: Path, bench: Bench, rounds: Sequence[Round]) -> None:
     part.replace(path)
 
 
-def count(text: str) -> int:
+def whole_number(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return number
@@ -250,13 +252,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=["vllm", "sglang"])
     parser.add_argument("url", nargs="?", help="Instead of a kept server; its API key in LLMPERF_API_KEY")
-    parser.add_argument("--rounds", type=count, default=5)
-    parser.add_argument("--concurrency", type=count, action="append", help="Streams; repeat for more levels; default 1")
+    parser.add_argument("--rounds", type=whole_number, default=5)
     parser.add_argument(
-        "--requests", type=count, help=f"Of each stream in a side's turn; default {ALONE} alone, {AMONG} among several"
+        "--concurrency", type=whole_number, action="append", help="Streams; repeat for more levels; default 1"
     )
-    parser.add_argument("--prompt", type=count, default=32, help="Tokens")
-    parser.add_argument("--output", type=count, default=96, help="Tokens")
+    parser.add_argument(
+        "--requests",
+        type=whole_number,
+        help=f"Of each stream in a side's turn; default {ALONE} alone, {AMONG} among several",
+    )
+    parser.add_argument("--prompt", type=whole_number, default=32, help="Tokens")
+    parser.add_argument("--output", type=whole_number, default=96, help="Tokens")
     parser.add_argument("--model", default="tiny", help="As it is served")
     parser.add_argument(
         "--tokenizer", type=Path, help="Folder of the model's, for the engine's benchmark; default tiny's"
@@ -272,17 +278,22 @@ def main() -> None:
         )
     if options.tokenizer and not options.tokenizer.is_dir():
         parser.error(f"--tokenizer {options.tokenizer} is no folder")
-    bench = Bench(
-        options.engine,
-        attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine, options.model),
-        options.model,
-        (options.tokenizer or cached()).absolute(),
-        str(Path(program).absolute()),  # the benchmark runs in another folder
-        options.prompt,
-        options.output,
-        options.requests,
-    )
-    levels = options.concurrency or [1]
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder")
+    try:
+        bench = Bench(
+            options.engine,
+            attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine, options.model),
+            options.model,
+            (options.tokenizer or cached()).absolute(),
+            str(Path(program).absolute()),  # the benchmark runs in another folder
+            options.prompt,
+            options.output,
+            options.requests,
+        )
+    except LlmperfError as error:
+        parser.error(str(error))
+    levels = list(dict.fromkeys(options.concurrency or [1]))
     rounds: list[Round] = []
     try:
         for done in play(bench, levels, options.rounds):
