@@ -2,10 +2,13 @@
 
     pytest examples/test_tiny.py -m perf --engine vllm --keep-servers --update-baselines    # a server of the tiny model
     python benchmarks/engines_own.py vllm --rounds 5
+    python benchmarks/engines_own.py sglang http://127.0.0.1:30000 --model NAME --tokenizer FOLDER --python PROGRAM \\
+        --concurrency 1 --concurrency 8 --concurrency 64 --prompt 128 --output 128 --rounds 2 --json own.json
 
-Runs `vllm bench serve` or `sglang.bench_serving` out of the environment that ``tools/real_engines`` made, with requests
-of the same lengths, one at a time. A row is a quantity; its third column is what our own recorded requests give when
-they are put through the other side's formula, so that what is left between it and the fourth is not definition.
+Runs `vllm bench serve` or `sglang.bench_serving`, out of the environment that ``tools/real_engines`` made or with the
+Python that is named, with requests of the same lengths and as many streams. A row is a quantity; its third column is
+what our own recorded requests give when they are put through the other side's formula, so that what is left between it
+and the fourth is not definition. Every level of concurrency has a table of its own, and its turn in every round.
 """
 
 from __future__ import annotations
@@ -15,31 +18,36 @@ import json
 import os
 import random
 import runpy
-import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from engines_own_rows import ROWS, Summary
 
 from pytest_llmperf.engines.base import Counters, Endpoint
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.engines.tiny_model import cached
+from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger
+from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
 from pytest_llmperf.server import attach, http, kept
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.state import state_dir
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ENVIRONMENTS = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
-PROMPT, OUTPUT = 32, 96
+#: Requests of each stream in a round: alone, and among several.
+ALONE, AMONG = 10, 3
 #: The wheel for CPUs is not called vllm, which the program `vllm` insists on.
 VLLM_BENCH_SERVE = """
 from vllm.benchmarks.serve import add_cli_args, main
@@ -49,129 +57,258 @@ add_cli_args(parser)
 main(parser.parse_args())
 """
 
-#: Quantity to its value, over all requests of one side's turn.
-Values = dict[str, float]
+
+@dataclass(frozen=True)
+class Bench:
+    """What both sides are given. ``python``: the program in whose environment the engine's benchmark is; ``requests``
+    of each stream in a round, None for the default."""
+
+    engine: str
+    endpoint: Endpoint
+    model: str
+    tokenizer: Path
+    python: str
+    prompt: int
+    output: int
+    requests: int | None
+
+    def total(self, streams: int) -> int:
+        """Requests of one side's turn."""
+        return streams * (self.requests or (ALONE if streams == 1 else AMONG))
 
 
 @dataclass(frozen=True)
-class Row:
-    """``ours``: by this project's definition. ``theirs``: by the engine's, on whatever each side recorded."""
+class Round:
+    """One turn of each side at one level of concurrency. ``rows``: name to (ours, ours by their formula, theirs by it,
+    theirs as it prints it); ``ours`` and ``theirs`` are JSON-ready and hold all that those were made from."""
 
-    name: str
-    ours: Callable[[Sequence[Any]], float]
-    same: Callable[[Sequence[Any]], float]
-    key: str
-    why: str
-
-
-def mean(of: Callable[[Any], float]) -> Callable[[Sequence[Any]], float]:
-    return lambda requests: statistics.fmean(of(r) for r in requests)
+    number: int
+    streams: int
+    first: str
+    rows: Mapping[str, tuple[float, float, float, float]]
+    ours: Mapping[str, Any]
+    theirs: Summary
 
 
-ROWS = (
-    Row("TTFT, ms", mean(lambda r: r.ttft_ms), mean(lambda r: r.ttft_ms), "mean_ttft_ms",
-        "the same quantity; theirs opens the connection inside it and stamps after parsing"),
-    Row("time per token after the first, ms", mean(lambda r: 1e3 / r.decode_tok_s),
-        mean(lambda r: (r.e2e_ms - r.ttft_ms) / (r.output_tokens - 1)), "mean_tpot_ms",
-        "ours divides by the tokens after the first chunk, theirs by all but one; SGLang's ends with [DONE]"),
-    Row("gap p50, ms", mean(lambda r: r.itl_p50_ms), mean(lambda r: r.itl_p50_ms), "median_itl_ms",
-        "ours per token, theirs per chunk: one of n tokens counts as one gap"),
-    Row("gap p99, ms", mean(lambda r: r.itl_p99_ms), mean(lambda r: r.itl_p99_ms), "p99_itl_ms",
-        "as above; ours is the mean of requests' p99, theirs is over all gaps together"),
-    Row("tok/s", mean(lambda r: r.decode_tok_s),
-        lambda rs: 1e3 * sum(r.output_tokens for r in rs) / sum(r.e2e_ms for r in rs), "output_throughput",
-        "ours is decoding alone; theirs is tokens over the whole duration: prefill and pauses between requests too"),
-)  # fmt: skip
+def default_python(engine: str) -> Path:
+    """Of the environment that ``tools/real_engines`` makes."""
+    environments = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
+    return Path(environments["python_of"](engine))
 
 
-def newest(engine: str) -> Endpoint:
-    """The kept server (``--keep-servers``) of this engine that was started last."""
-    found = [k for k in kept.list_kept(state_dir()) if k.engine == engine and k.model == "tiny"]
+def newest(engine: str, model: str) -> Endpoint:
+    """The kept server (``--keep-servers``) of this engine and model that was started last."""
+    found = [k for k in kept.list_kept(state_dir()) if k.engine == engine and k.model == model]
     if not found:
-        raise SystemExit(f"no kept {engine} server of the tiny model; `llmperf servers list` shows what there is")
+        raise SystemExit(f"no kept {engine} server of the model {model}; `llmperf servers list` shows what there is")
     return max(found, key=lambda k: k.started_at).endpoint
 
 
-def ours(engine: str, endpoint: Endpoint, requests: int, seed: str) -> tuple[list[Any], float | None]:
-    """The requests of one turn, and the tokens that the engine counted for each that we received."""
-    adapter = builtin()[engine]
+def counters(bench: Bench) -> Counters | None:
+    adapter = builtin()[bench.engine]
+    answer = http.get(bench.endpoint, adapter.metrics_path or "/metrics")
+    return adapter.counters(answer.text) if answer.ok else None
 
-    def counters() -> Counters | None:
-        answer = http.get(endpoint, adapter.metrics_path or "/metrics")
-        return adapter.counters(answer.text) if answer.ok else None
 
-    config = ServerConfig(engine, "tiny")
-    connection = Connection(endpoint, "tiny", adapter, config, seed, counters)
-    work = Workload(PROMPT, OUTPUT, repetitions=requests, precision=0.0)
-    run = stream(connection, work, seed=seed, reuse=PromptLedger())
+def ours(bench: Bench, streams: int, seed: str) -> Run:
+    """Raises ``RuntimeError`` when the measurement is invalid."""
+    adapter, config = builtin()[bench.engine], ServerConfig(bench.engine, bench.model)
+    to = Connection(bench.endpoint, bench.model, adapter, config, seed, partial(counters, bench))
+    total = bench.total(streams)
+    if streams == 1:
+        work = Workload(bench.prompt, bench.output, repetitions=total, precision=0.0)
+        run = stream(to, work, seed=seed, reuse=PromptLedger())
+    else:
+        work = Workload(bench.prompt, bench.output, concurrency=streams, requests=total)
+        run = load(to, work, seed=seed, reuse=PromptLedger())
     if run.measurement.invalid:
-        raise SystemExit("\n".join(run.measurement.invalid))
-    counted = run.measurement.evidence["counters"].get("generation_tokens")
-    return list(run.requests), counted and counted / (requests * OUTPUT)
+        raise RuntimeError("\n".join(run.measurement.invalid))
+    return run
 
 
-def theirs(engine: str, endpoint: Endpoint, requests: int, seed: int) -> Mapping[str, float]:
-    """The summary that the engine's own benchmark writes."""
-    common = ["--base-url", endpoint.root_url, "--model", "tiny", "--tokenizer", str(cached())]
-    common += ["--num-prompts", str(requests), "--max-concurrency", "1"]
+def recorded(run: Run) -> dict[str, Any]:
+    """JSON-ready: what one of our turns gave."""
+    m = run.measurement
+    return {
+        "values": dict(m.values),
+        "evidence": dict(m.evidence),
+        "guards": [asdict(g) for g in m.guards],
+        "warmup": asdict(m.warmup) if m.warmup else None,
+        "requests": [asdict(r) for r in run.requests],
+    }
+
+
+def theirs(bench: Bench, streams: int, seed: int) -> Summary:
+    """The summary that the engine's own benchmark writes, and ``counted_prompt_tokens``: of a request, by the engine's
+    counters. Raises ``RuntimeError`` when not every request succeeded."""
+    total = bench.total(streams)
+    common = ["--base-url", bench.endpoint.root_url, "--model", bench.model, "--tokenizer", str(bench.tokenizer)]
+    common += ["--num-prompts", str(total), "--max-concurrency", str(streams)]
     common += ["--seed", str(seed)]  # else every turn repeats its prompts, and meets them in the prefix cache
-    common += ["--random-input-len", str(PROMPT), "--random-output-len", str(OUTPUT)]
-    python = ENVIRONMENTS["python_of"](engine)
+    common += ["--random-input-len", str(bench.prompt), "--random-output-len", str(bench.output)]
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
-        if engine == "vllm":
-            words = [python, "-c", VLLM_BENCH_SERVE, "--backend", "openai", "--endpoint", "/v1/completions"]
-            words += ["--dataset-name", "random", "--ignore-eos", "--temperature", "0", "--num-warmups", "1"]
-            words += ["--save-result", "--result-dir", folder, "--result-filename", result.name]
+        if bench.engine == "vllm":
+            words = ["-c", VLLM_BENCH_SERVE, "--backend", "openai", "--endpoint", "/v1/completions"]
+            words += ["--dataset-name", "random", "--ignore-eos", "--temperature", "0", "--num-warmups", str(streams)]
+            words += ["--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", result.name]
         else:
-            words = [python, "-m", "sglang.bench_serving", "--backend", "sglang-oai", "--dataset-name", "random-ids"]
-            words += ["--random-range-ratio", "1", "--output-file", str(result)]
-        env = {**os.environ, "OPENAI_API_KEY": endpoint.api_key or "none", "HF_HUB_OFFLINE": "1"}
-        done = subprocess.run([*words, *common], check=False, env=env, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{words[:4]}: exit {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
-        summary: Mapping[str, float] = json.loads(result.read_text().splitlines()[-1])
-        return summary
+            words = ["-m", "sglang.bench_serving", "--backend", "sglang-oai", "--dataset-name", "random-ids"]
+            words += ["--random-range-ratio", "1", "--warmup-requests", str(streams)]
+            words += ["--output-details", "--output-file", str(result)]
+        env = {**os.environ, "OPENAI_API_KEY": bench.endpoint.api_key or "none", "HF_HUB_OFFLINE": "1"}
+        command = [bench.python, *words, *common]
+        before = counters(bench)
+        done = subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True)
+        if done.returncode or not result.is_file():
+            end = (done.stdout + done.stderr)[-3000:]
+            raise RuntimeError(f"{bench.engine}'s own benchmark: exit {done.returncode}\n{end}")
+        summary: dict[str, Any] = json.loads(result.read_text().splitlines()[-1])
+    if summary["completed"] != total:
+        raise RuntimeError(f"{bench.engine}'s own benchmark completed {summary['completed']} of {total} requests")
+    summary.pop("generated_texts", None)
+    after = counters(bench)
+    if before and after and before.prompt_tokens is not None and after.prompt_tokens is not None:
+        asked = total + streams + (bench.engine == "vllm")  # the warm-up, and vLLM's test whether the server is there
+        summary["counted_prompt_tokens"] = (after.prompt_tokens - before.prompt_tokens) / asked
+    return summary
 
 
-def play(engine: str, endpoint: Endpoint, rounds: int, requests: int) -> dict[str, list[tuple[float, float, float]]]:
-    """Row to (ours, ours by their formula, theirs) of each round; who comes first is drawn."""
+def play(bench: Bench, levels: Sequence[int], rounds: int) -> Iterator[Round]:
+    """Every level once in a round; who comes first at a level is drawn, and alternates from round to round. What fails
+    is told, and the rest goes on."""
     drawn = random.Random(1)
-    got: dict[str, list[tuple[float, float, float]]] = {row.name: [] for row in ROWS}
+    sides = {streams: drawn.sample(("ours", "theirs"), 2) for streams in levels}
     for number in range(rounds):
-        mine: list[Any] = []
-        summary: Mapping[str, float] = {}
-        for side in drawn.sample(["ours", "theirs"], 2):
-            print(f"round {number + 1} of {rounds}: {side}", file=sys.stderr, flush=True)
-            if side == "ours":
-                mine, share = ours(engine, endpoint, requests, f"{engine}-{os.getpid()}-{number}")
-                print(f"  the engine counted {share} tokens for each that came", file=sys.stderr)
-            else:
-                summary = theirs(engine, endpoint, requests, os.getpid() + number)
-        for row in ROWS:
-            got[row.name].append((row.ours(mine), row.same(mine), float(summary[row.key])))
-        print(table(got), file=sys.stderr, flush=True)
-    return got
+        for streams in levels:
+            print(f"round {number + 1} of {rounds}, {streams} at once", file=sys.stderr, flush=True)
+            try:
+                yield both(bench, streams, number, sides[streams][number % 2])
+            except (RuntimeError, LlmperfError) as error:
+                print(f"  no values: {error}", file=sys.stderr, flush=True)
 
 
-def table(got: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
-    """Markdown: medians over rounds."""
-    lines = ["| quantity | ours | ours by their formula | theirs | why |", "|---|---|---|---|---|"]
+def both(bench: Bench, streams: int, number: int, first: str) -> Round:
+    seed = os.getpid() + 1000 * number + streams
+    early = theirs(bench, streams, seed) if first == "theirs" else None
+    run = ours(bench, streams, f"{bench.engine}-{seed}")
+    summary = early or theirs(bench, streams, seed)
+    measurement, requests = run.measurement, run.requests
+    counted = measurement.evidence["counters"].get("generation_tokens")
+    share = counted and counted / sum(r.output_tokens or 0 for r in requests)
+    print(f"  the engine counted {share} tokens for each that came to us", file=sys.stderr)
+    length = summary.get("counted_prompt_tokens")
+    print(f"  and {length} prompt tokens in a request of theirs that should have {bench.prompt}", file=sys.stderr)
+    for guard in measurement.guards:
+        if guard.tripped:
+            print(f"  {guard.name}: {guard.evidence}", file=sys.stderr)
+    rows = {
+        row.name: (
+            float(getattr(run, row.ours[streams > 1])),
+            row.same(requests),
+            row.theirs(summary),
+            float(summary[row.printed]),
+        )
+        for row in ROWS
+    }
+    return Round(number, streams, first, rows, recorded(run), summary)
+
+
+def table(rounds: Sequence[Round]) -> str:
+    """Markdown, of one level: medians over rounds."""
+    streams = rounds[0].streams
+    lines = [f"{streams} at once, median of {len(rounds)}:", ""]
+    lines += ["| quantity | ours | ours by their formula | theirs |", "|---|---|---|---|"]
     for row in ROWS:
-        ours_, same, other = (float(x) for x in np.median(np.array(got[row.name]), axis=0))
-        lines.append(f"| {row.name} | {ours_:.2f} | {same:.2f} | {other:.2f} ({other / same - 1:+.1%}) | {row.why} |")
-    return "\n".join(lines)
+        mine, same, other, printed = np.median(np.array([r.rows[row.name] for r in rounds]), axis=0)
+        cell = f"{other:.2f} ({other / same - 1:+.1%})"
+        if not np.isclose(printed, other):
+            cell += f", prints {printed:.2f}"
+        lines.append(f"| {row.name} | {mine:.2f} | {same:.2f} | {cell} |")
+    return "\n".join(lines) + "\n"
+
+
+def reasons(levels: Sequence[int]) -> str:
+    """Why the columns differ, a line a quantity; what only several streams bring where there are such levels."""
+    also = max(levels) > 1
+    return "\n".join(f"- {r.name}: {r.why}" + (f"; at several: {r.several}" if also else "") for r in ROWS)
+
+
+def save(path: Path, bench: Bench, rounds: Sequence[Round]) -> None:
+    """All rounds so far; the file is whole at any time."""
+    given = {name: getattr(bench, name) for name in ("engine", "model", "prompt", "output")}
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps({**given, "rounds": [asdict(r) for r in rounds]}))
+    part.replace(path)
+
+
+def whole_number(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=["vllm", "sglang"])
     parser.add_argument("url", nargs="?", help="Instead of a kept server; its API key in LLMPERF_API_KEY")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=10, help="Of each side in a round")
+    parser.add_argument("--rounds", type=whole_number, default=5)
+    parser.add_argument(
+        "--concurrency", type=whole_number, action="append", help="Streams; repeat for more levels; default 1"
+    )
+    parser.add_argument(
+        "--requests",
+        type=whole_number,
+        help=f"Of each stream in a side's turn; default {ALONE} alone, {AMONG} among several",
+    )
+    parser.add_argument("--prompt", type=whole_number, default=32, help="Tokens")
+    parser.add_argument("--output", type=whole_number, default=96, help="Tokens")
+    parser.add_argument("--model", default="tiny", help="As it is served")
+    parser.add_argument(
+        "--tokenizer", type=Path, help="Folder of the model's, for the engine's benchmark; default tiny's"
+    )
+    parser.add_argument("--python", help="Whose environment runs the engine's benchmark; default tools/real_engines'")
+    parser.add_argument("--json", type=Path, help="File for all values of every round, written after each")
     options = parser.parse_args()
-    endpoint = attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine)
-    print(table(play(options.engine, endpoint, options.rounds, options.requests)))
+    python = options.python or str(default_python(options.engine))
+    if (program := shutil.which(python)) is None:
+        parser.error(
+            f"no program {python} to run {options.engine}'s benchmark: make it with `python tools/real_engines "
+            f"{options.engine}`, or name one with --python"
+        )
+    if options.tokenizer and not options.tokenizer.is_dir():
+        parser.error(f"--tokenizer {options.tokenizer} is no folder")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder")
+    try:
+        bench = Bench(
+            options.engine,
+            attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine, options.model),
+            options.model,
+            (options.tokenizer or cached()).absolute(),
+            str(Path(program).absolute()),  # the benchmark runs in another folder
+            options.prompt,
+            options.output,
+            options.requests,
+        )
+    except LlmperfError as error:
+        parser.error(str(error))
+    levels = list(dict.fromkeys(options.concurrency or [1]))
+    rounds: list[Round] = []
+    try:
+        for done in play(bench, levels, options.rounds):
+            rounds.append(done)
+            if options.json:
+                save(options.json, bench, rounds)
+            print(table([r for r in rounds if r.streams == done.streams]), file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: what follows is from the rounds before", file=sys.stderr)
+    for streams in levels:
+        if those := [r for r in rounds if r.streams == streams]:
+            print(table(those))
+    if not rounds:
+        raise SystemExit("no round gave values")
+    print(reasons(levels))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The bytes of the tiny model: configuration, tokenizer and weights, as a Hugging Face folder and as GGUF.
 
-Weights are small
-integers times a power of two: exact in float16 and in bfloat16, so that every engine loads the same values, whatever
-any library's floating point does.
+Weights are small integers times a power of two: exact in float16 and in bfloat16, so that every engine loads the same
+values, whatever any library's floating point does.
 
 Layers are random; input and output embeddings are paired so that greedy decoding walks phrases of 32 printable
 tokens, round and round, by a wide margin over every other token. Output rows of special, whitespace and non-ASCII
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,28 @@ _CHAT = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "rms_norm_eps": _EPS,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+}
+_CONFIG = {
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "intermediate_size": FFN,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": CONTEXT,
+    "rope_theta": _ROPE_BASE,
+    "torch_dtype": "float16",
+}
+
 
 def write(folder: Path, gguf_path: Path | None) -> int:
     """Write the model into ``folder`` (there already) and ``gguf_path``; the number of its parameters.
@@ -44,10 +66,10 @@ def write(folder: Path, gguf_path: Path | None) -> int:
     Raises ConfigError when the packages of the ``llamacpp`` extra are missing.
     """
     safetensors = _need("safetensors.numpy")
-    tokens, merges = _vocabulary()
+    tokens, merges = vocabulary(VOCAB)
     weights = _weights(tokens)
-    _write_tokenizer(folder, tokens, merges)
-    _write_json(folder)
+    write_tokenizer(folder, tokens, merges, CONTEXT)
+    write_config(folder, _CONFIG)
     safetensors.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     if gguf_path:
         _write_gguf(gguf_path, tokens, merges, weights)
@@ -63,15 +85,18 @@ def _need(module: str) -> ModuleType:
         ) from error
 
 
-def _vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
-    """Token strings by id and BPE merges: special tokens, all bytes, syllables, then some pairs of syllables."""
+def vocabulary(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    """Token strings by id and BPE merges: special tokens, all bytes, syllables, then some pairs of syllables.
+
+    Raises ConfigError when the packages of the ``llamacpp`` extra are missing.
+    """
     alphabet = sorted(_need("tokenizers").pre_tokenizers.ByteLevel.alphabet())
     syllables = [(c, v) for c in "bcdfghjklmnpqrstvwxz" for v in "aeiou"]
     starts = [("Ġ", c + v) for c, v in syllables]  # Ġ is how byte-level BPE writes a space
     merges = syllables + starts
     left = ["".join(m) for m in merges]
     right = [c + v for c, v in syllables]
-    room = VOCAB - len(_SPECIAL) - len(alphabet) - len(merges)
+    room = size - len(_SPECIAL) - len(alphabet) - len(merges)
     pairs = [(a, b) for a in left for b in right]
     merges += [pairs[i * _STRIDE % len(pairs)] for i in range(room)]
     return [*_SPECIAL, *alphabet, *("".join(m) for m in merges)], merges
@@ -123,51 +148,29 @@ def _successors(tokens: list[str]) -> list[tuple[int, int]]:
     return [pair for phrase in phrases for pair in zip(phrase, [*phrase[1:], phrase[0]], strict=True)]
 
 
-def _write_tokenizer(folder: Path, tokens: list[str], merges: list[tuple[str, str]]) -> None:
+def write_tokenizer(folder: Path, tokens: list[str], merges: list[tuple[str, str]], context: int) -> None:
+    """``context``: tokens of one request."""
     tk = _need("tokenizers")
     tokenizer = tk.Tokenizer(tk.models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     tokenizer.pre_tokenizer = tk.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tk.decoders.ByteLevel()
     tokenizer.add_special_tokens(list(_SPECIAL))
     tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def _write_json(folder: Path) -> None:
     names = {"bos_token": _SPECIAL[_BOS], "eos_token": _SPECIAL[_EOS]}
+    _write_json(folder / "special_tokens_map.json", names)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context, "chat_template": _CHAT}
+    _write_json(folder / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False, **names})
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """A Llama's ``config.json`` and what goes with it; ``config`` holds what this one has of its own."""
     ids = {"bos_token_id": _BOS, "eos_token_id": _EOS}
-    files: dict[str, dict[str, Any]] = {
-        "config.json": {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": HIDDEN,
-            "num_hidden_layers": LAYERS,
-            "num_attention_heads": HEADS,
-            "num_key_value_heads": KV_HEADS,
-            "head_dim": HEAD,
-            "intermediate_size": FFN,
-            "vocab_size": VOCAB,
-            "max_position_embeddings": CONTEXT,
-            "rms_norm_eps": _EPS,
-            "rope_theta": _ROPE_BASE,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float16",
-            **ids,
-        },
-        "generation_config.json": ids,
-        "special_tokens_map.json": names,
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": CONTEXT,
-            "chat_template": _CHAT,
-            "clean_up_tokenization_spaces": False,
-            **names,
-        },
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    _write_json(folder / "config.json", {**_LLAMA, **config, **ids})
+    _write_json(folder / "generation_config.json", ids)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _write_gguf(

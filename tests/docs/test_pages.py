@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ from tests.docs.pages import DOCS, ROOT, Block, blocks, commands, every_page
 
 PAGES = every_page()
 ALL = [block for page in PAGES for block in blocks(page)]
+EXAMPLES = sorted((ROOT / "examples").rglob("test_*.py"))
 #: pytest's own options that the pages use.
 PYTEST = frozenset({"-m", "-k", "-n", "-v", "-q", "-p", "-x", "-ra", "--junitxml", "--dist", "--markers", "--fixtures"})
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)\s]+)\)")
@@ -60,6 +62,15 @@ def _check(words: list[str]) -> None:
         # of sub-commands of a sub-command only the names are told
         told = gen_reference.help_of(words[1])
         assert all(name in told for name in given) or "ACTION" in told, (given, told)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[p.name for p in EXAMPLES])
+def test_options_named_in_examples_exist(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    lines = re.findall(r"^ {4}((?:[A-Z_]+=\S+ )?(?:pytest|llmperf) .*)$", text, re.MULTILINE)
+    assert lines, "no command that runs it"
+    for line in lines:
+        _check(shlex.split(line, comments=True))
 
 
 @cache

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmperf.engines import tiny_model, tiny_recipe
+from pytest_llmperf.engines import dummy_model, tiny_model, tiny_recipe
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
 
@@ -180,3 +180,25 @@ def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ConfigError, match=r"pip install 'pytest-llmperf\[llamacpp\]'"):
         tiny_model.make(tmp_path)
+
+
+@pytest.mark.parametrize("shape", dummy_model.SHAPES)
+def test_shapes_without_weights(tmp_path: Path, shape: str) -> None:
+    from tokenizers import Tokenizer
+
+    dummy_model.write(tmp_path / "new", shape)
+    assert not list((tmp_path / "new").glob("*.safetensors"))
+    config = json.loads((tmp_path / "new" / "config.json").read_text())
+    assert Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json")).get_vocab_size() == config["vocab_size"]
+    h, ffn, kv = config["hidden_size"], config["intermediate_size"], config["num_key_value_heads"]
+    layer = 2 * h * h + 2 * h * kv * config["head_dim"] + 3 * h * ffn
+    parameters = config["num_hidden_layers"] * layer  # embeddings left out: the vocabulary is small
+    assert round(parameters / 1e9, 1) == {"1b": 1.0, "3b": 2.8, "8b": 7.0, "8b-eagle3": 0.2}[shape]
+    assert ("Eagle3" in config["architectures"][0]) == ("eagle3" in shape)
+
+
+def test_a_shape_is_not_written_over_a_model_with_weights(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ConfigError, match="holds a model with weights; name another folder"):
+        dummy_model.write(tmp_path, "1b")
+    assert [f.name for f in tmp_path.iterdir()] == ["model.safetensors"]
