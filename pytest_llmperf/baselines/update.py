@@ -162,7 +162,18 @@ def _apply(folder: Path, change: Change) -> str:
     path = store.path_of(folder, fresh.test, fresh.engine, fresh.fingerprint)
     series, message = change.onto(store.read(path) if path.exists() else None)
     store.write(path, series)
-    return message
+    return message + _mixed(series.current.launches)
+
+
+def _mixed(launches: Sequence[StoredLaunch]) -> str:
+    """What follows on the news of a recording whose launches did not all begin alike; mostly nothing."""
+    cold = [x for x in launches if x.cache == "cold"]
+    if not cold or all(x.cache != "warm" for x in launches):
+        return ""
+    return (
+        f"; of its {_count(launches)} {len(cold)} began with a cold compile cache, which can make another speed: "
+        "record with --llmperf-warm-caches, which leaves such launches out"
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,18 @@ def test_a_new_test_is_recorded(tmp_path: Path, state: Path) -> None:
     said = record(tmp_path, state, fresh(1, 2, decode_tok_s="no_baseline"))
     assert said == [f"{TEST} [sglang]: recorded 2 launches (first recording)"]
     assert ids(stored(tmp_path).current) == [1, 2]
+
+
+def test_a_recording_that_mixes_cold_and_warm_caches_says_so(tmp_path: Path, state: Path) -> None:
+    def began(number: int, cache: str | None) -> Fresh:
+        return replace(fresh(number), launches=(replace(make_launch(number), cache=cache),))
+
+    for number, cache in enumerate((None, "cold", "cold"), start=1):
+        assert "cache" not in record(tmp_path, state, began(number, cache))[0]
+    for number, cache in enumerate(("warm", "warm"), start=4):
+        (said,) = record(tmp_path, state, began(number, cache))
+        assert f"added 1 launch; of its {number} launches 2 began with a cold compile cache" in said
+        assert "--llmperf-warm-caches" in said
 
 
 def test_launches_that_agree_are_added(tmp_path: Path, state: Path) -> None:
