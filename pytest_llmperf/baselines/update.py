@@ -171,8 +171,8 @@ def _mixed(launches: Sequence[StoredLaunch]) -> str:
     if not cold or all(x.cache != "warm" for x in launches):
         return ""
     return (
-        f"; of its {_count(launches)} {len(cold)} began with a cold compile cache, which can make another speed: "
-        "record with --llmperf-warm-caches, which leaves such launches out"
+        f"; it now has {_count(launches)}, of which {len(cold)} compiled their kernels, others loaded them, and that "
+        "alone can change the speed: --llmperf-warm-caches leaves the former out"
     )
 
 
