@@ -88,9 +88,10 @@ def run(client: str, scenario: Scenario, peers: Mapping[str, str], tokenizer: st
     """(client - truth) of one run: shares for rates and gaps, ms for TTFT; CPU seconds per 1000 tokens."""
     crowd = scenario.concurrency > 1
     with GroundTruth(scenario.itl_ms, scenario.ttft_ms, scenario.pattern, lockstep=crowd) as server:
+        meter = None
         if client in peers:
             load = Load(server.port, scenario.requests, scenario.tokens, scenario.concurrency, tokenizer)
-            got = client_peers.run(client, peers[client], load)
+            got, meter = client_peers.run(client, peers[client], load)
         else:
             numbers = (server.port, scenario.requests, scenario.tokens, scenario.concurrency)
             words = [sys.executable, str(HERE / "client_runs.py"), client, *(str(n) for n in numbers)]
@@ -98,7 +99,11 @@ def run(client: str, scenario: Scenario, peers: Mapping[str, str], tokenizer: st
             if done.returncode:
                 raise RuntimeError(f"{client}: {done.stderr[-2000:]}")
             got = json.loads(done.stdout)
-        truth = true_values(server.truth()[-len(got["tok_s"]) :])
+        log = server.truth()[-len(got["tok_s"]) :]
+    truth = true_values(log)
+    if meter is not None:
+        cpu = meter.between(min(r["t0"] for r in log), max(r["at"][-1] for r in log))
+        got |= {"cpu_s": cpu, "tokens": sum(sum(r["tokens"]) for r in log)}
     mean = statistics.fmean
     return {
         "tok_s": mean(got["tok_s"]) / mean(truth["tok_s"]) - 1,
@@ -229,7 +234,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="Two scenarios only")
     parser.add_argument("--only", action="append", default=[], help="Scenarios whose name holds this; repeat for more")
     parser.add_argument("--client", action="append", default=[], help="Clients whose name holds this; repeat for more")
-    parser.add_argument("--longer", type=int, default=1, help="Times as many requests: a peer's CPU is a difference")
+    parser.add_argument("--longer", type=int, default=1, help="Times as many requests")
     parser.add_argument("--saturation", action="store_true", help="Also raise the rate until clients give way")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON", help="Where a peer is installed")
     parser.add_argument("--tokenizer", default="", help="Tokenizer folder for peers")

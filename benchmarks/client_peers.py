@@ -1,25 +1,31 @@
 """Other people's load generators on the same server, run by their own command lines where they are installed.
 
-Each is a program of its own, so its CPU is that of a long run minus that of a short one: start-up cancels out.
+Each is a program of its own that spends 10 to 25 s of CPU before its first request, so its CPU is sampled all the
+while, and counts from the first request of the load to the last token, by the server's log. What it computes afterwards
+is not counted.
 A peer is found on PATH, or under the Python named for it (``--peer guidellm=/opt/guidellm/bin/python``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 Values = dict[str, Any]
+#: Between two looks at a peer's CPU; ticks of the kernel's own count are 10 ms.
+SAMPLE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -160,23 +166,43 @@ def installed(named: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _once(program: str, peer: Peer, load: Load) -> tuple[Values, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+@dataclass
+class Meter:
+    """CPU seconds of a process and its descendants, over CLOCK_MONOTONIC seconds; who ended keeps what he had."""
+
+    process: psutil.Process
+    at: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
+    _seen: dict[int, float] = field(default_factory=dict)
+
+    def sample(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in (self.process, *self.process.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    self._seen[process.pid] = times.user + times.system
+        self.at.append(time.monotonic())
+        self.spent.append(sum(self._seen.values()))
+
+    def between(self, start: float, end: float) -> float:
+        low, high = np.interp([start, end], self.at, self.spent)
+        return float(high - low)
+
+
+def run(name: str, program: str, load: Load) -> tuple[Values, Meter]:
+    """One run of a peer: what it measured, and the CPU that it took. Raises ``RuntimeError`` with its last words when
+    it fails."""
+    peer = PEERS[name]
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "said.txt").open("w+b") as said:
         environment = {**os.environ, "OPENAI_API_KEY": "none"}
         words = [program, *peer.words(load, Path(folder))]
-        done = subprocess.run(words, check=False, env=environment, cwd=folder, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode:
-            raise RuntimeError(f"{program}: exit {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        return peer.read(Path(folder)), cpu
-
-
-def run(name: str, program: str, load: Load) -> Values:
-    """One run of a peer. Raises ``RuntimeError`` with its last words when it fails."""
-    peer = PEERS[name]
-    small = Load(load.port, load.concurrency, 2, load.concurrency, load.tokenizer)
-    _, start = _once(program, peer, small)
-    values, cpu = _once(program, peer, load)
-    return {**values, "cpu_s": max(cpu - start, 0.0), "tokens": load.requests * load.tokens - 2 * load.concurrency}
+        with subprocess.Popen(words, env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT) as process:
+            meter = Meter(psutil.Process(process.pid))
+            while process.poll() is None:
+                meter.sample()
+                time.sleep(SAMPLE_S)
+        if process.returncode:
+            said.seek(0)
+            end = said.read()[-2000:].decode("utf-8", "replace")
+            raise RuntimeError(f"{program}: exit {process.returncode}\n{end}")
+        return peer.read(Path(folder)), meter
