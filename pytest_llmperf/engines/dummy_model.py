@@ -14,22 +14,25 @@ from pytest_llmperf.errors import ConfigError
 
 VOCAB, CONTEXT = 16128, 8192
 _COMMON = {"num_key_value_heads": 8, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "initializer_range": 0.02}
-_8B = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "head_dim": 128}
+
+
+def _shape(hidden: int, ffn: int, layers: int, heads: int, head: int) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "head_dim": head,
+    }
+
+
+_EAGLE3 = {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VOCAB}
 #: Shapes of Llama 3 by parameters (of 3.2 where it has them), and of an EAGLE-3 drafter for the largest.
 SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "1b": {
-        **{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16},
-        **{"num_attention_heads": 32, "head_dim": 64},
-    },
-    "3b": {
-        **{"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28},
-        **{"num_attention_heads": 24, "head_dim": 128},
-    },
-    "8b": {**_8B, "num_hidden_layers": 32},
-    "8b-eagle3": {
-        **{**_8B, "num_hidden_layers": 1, "draft_vocab_size": VOCAB},
-        **{"architectures": ["LlamaForCausalLMEagle3"], "use_cache": True},
-    },
+    "1b": _shape(2048, 8192, 16, 32, 64),
+    "3b": _shape(3072, 8192, 28, 24, 128),
+    "8b": _shape(4096, 14336, 32, 32, 128),
+    "8b-eagle3": {**_shape(4096, 14336, 1, 32, 128), **_EAGLE3},
 }
 
 

@@ -112,7 +112,7 @@ class Asker:
         except OSError as error:
             return Recording(0, (), (0, 0), error=f"cannot connect: {error.strerror or error}")
         with line:
-            time.sleep(_ACCEPT_S)  # the server tells nobody when it has accepted
+            time.sleep(_ACCEPT_S)  # before the clock runs; a server tells nobody when it has accepted
             return exchange(line, call.payload, self._silent)
 
     def _silent(self, seconds: float, reads: list[Read]) -> str | None:

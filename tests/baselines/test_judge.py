@@ -180,9 +180,9 @@ def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"target": 0.0}, {"max_regression": -1.0}, {"alpha": 0.9}, {"min_effect": -1.0}])
-def test_settings_that_make_no_sense_are_an_error_that_names_the_test(wrong: dict[str, float]) -> None:
+def test_settings_that_make_no_sense_are_an_error_that_names_the_test(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"t\.py::test_a\[sglang\]: decode_tok_s cannot be judged"):
-        judged([at(82.4)], case=replace(CASE, **wrong))  # type: ignore[arg-type]
+        judged([at(82.4)], case=replace(CASE, **wrong))
 
 
 def test_a_launch_without_the_metric_is_invalid_and_so_is_no_launch() -> None:

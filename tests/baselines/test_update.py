@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +16,7 @@ from pytest_llmperf.baselines import store, text, update
 from pytest_llmperf.baselines.series import KEEP_EPOCHS, KEEP_FIRST, KEEP_LAUNCHES, Epoch, Series, merged
 from pytest_llmperf.baselines.update import Change, Fresh, Refusal, plan
 from pytest_llmperf.errors import BaselineError
+from tests.conftest import wait_for
 
 from .conftest import PRINT, make_launch, path_of
 
@@ -285,20 +284,11 @@ def test_a_killed_writer_blocks_nobody(tmp_path: Path, state: Path) -> None:
     writer.stdin.write("go\n")
     writer.stdin.flush()
     path = store.place(tmp_path, "t.py::test_b", "sglang")
-    assert wait_for(lambda: path.exists() and any(path.iterdir()))
+    wait_for(lambda: path.exists() and any(path.iterdir()), "a file of test_b", 30.0)
     writer.kill()
     writer.communicate()
     record(tmp_path, state, fresh(9_999))
     assert ids(stored(tmp_path).current)[-1] == 9_999
-
-
-def wait_for(condition: Callable[[], bool], limit: float = 30.0) -> bool:
-    end = time.monotonic() + limit
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 FULL_DISK = """

@@ -169,7 +169,10 @@ def config(engine: str, **declared: Any) -> ServerConfig:
     return ServerConfig(engine=engine, model="m.gguf" if engine == "llamacpp" else "org/m", **declared)
 
 
-def command(engine: str, settings: EngineSettings = EngineSettings(), **declared: Any) -> Command:  # noqa: B008
+PLAIN = EngineSettings()
+
+
+def command(engine: str, settings: EngineSettings = PLAIN, **declared: Any) -> Command:
     return ENGINES[engine].command(config(engine, **declared), settings, ENDPOINT)
 
 

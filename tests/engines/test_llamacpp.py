@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from pytest_llmperf.engines.base import Endpoint, EngineSettings
 from pytest_llmperf.engines.llamacpp import LlamaCpp
 from pytest_llmperf.server.config import ServerConfig
+from tests.conftest import wait_for
 
 ENGINE = LlamaCpp()
 NGRAM = {"method": "ngram", "num_tokens": 4}
@@ -94,11 +94,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with log_path.open("wb") as log:
         process = subprocess.Popen(command.argv, env={**os.environ, **command.env}, stdout=log, stderr=log)
     running = Running(endpoint, log_path, process.pid)
-    deadline = time.monotonic() + 60
-    while f"listening on http://127.0.0.1:{endpoint.port}" not in running.log.rpartition("llamacpp_serve: ")[2]:
+
+    def listening() -> bool:
         assert process.poll() is None, running.log
-        assert time.monotonic() < deadline, running.log
-        time.sleep(0.05)
+        return f"listening on http://127.0.0.1:{endpoint.port}" in running.log.rpartition("llamacpp_serve: ")[2]
+
+    wait_for(listening, f"llama.cpp's server ({log_path})", 60)
     yield running
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0

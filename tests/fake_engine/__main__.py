@@ -11,7 +11,7 @@ if not __package__:  # started as a file: import the package by its folder, wher
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     __package__ = "fake_engine"
 
-from .start import main  # noqa: E402
-
 if __name__ == "__main__":
+    from .start import main
+
     sys.exit(main(sys.argv[1:]))

@@ -100,10 +100,12 @@ class Dialect(abc.ABC):
     def metrics(self) -> str:
         """Prometheus exposition text."""
 
-    def on_start(self, job: Job) -> None:  # noqa: B027  (vLLM logs nothing here)
+    @abc.abstractmethod
+    def on_start(self, job: Job) -> None:
         """Log that a request was taken up."""
 
-    def on_step(self, job: Job) -> None:  # noqa: B027
+    @abc.abstractmethod
+    def on_step(self, job: Job) -> None:
         """Log, now and then, that a chunk was given."""
 
     def nccl_lines(self) -> Iterator[str]:

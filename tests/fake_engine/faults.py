@@ -101,7 +101,7 @@ def _linger(settings: Settings, kind: str, deaf: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if deaf else signal.SIG_DFL)
     note_pid(settings, kind)
-    time.sleep(settings.child_life_s)
+    time.sleep(settings.child_life_s)  # is all that it does
     os._exit(0)
 
 
@@ -136,5 +136,5 @@ def end_by(code: int) -> NoReturn:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-        time.sleep(5)
+        time.sleep(5)  # another thread may get the signal: it ends us a moment later
     os._exit(code)

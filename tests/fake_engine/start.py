@@ -58,7 +58,7 @@ def handle_signals(settings: Settings, dialect: Dialect, children: Sequence[int]
     """Leave in order on SIGTERM and SIGINT, FAKE_STOP_S later, and take the children along; or be deaf."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        time.sleep(settings.stop_s)
+        time.sleep(settings.stop_s)  # how long this engine takes to leave, as a test asked for
         dialect.goodbye()
         for child in children:
             os.kill(child, signal.SIGTERM)
@@ -78,7 +78,7 @@ def load(settings: Settings, dialect: Dialect) -> None:
         for line in () if settings.start_silent else lines[shown:until]:
             dialect.write(line)
         shown = until
-        time.sleep(max(0.0, started + settings.start_s * tick / ticks - time.monotonic()))
+        time.sleep(max(0.0, started + settings.start_s * tick / ticks - time.monotonic()))  # the schedule
 
 
 def bind(options: Options) -> socket.socket:
@@ -118,7 +118,7 @@ def begin(settings: Settings, dialect: Dialect, number: int) -> None:
             dialect.log(line)
     crash, hang = hit(settings.crash, number), hit(settings.hang, number)
     if crash is not None:
-        time.sleep(settings.crash_after_s)
+        time.sleep(settings.crash_after_s)  # the time of the crash, as a test asked for
         dialect.write(faults.error_text(crash))
         for line in dialect.aftermath() if crash in faults.DEEP else ():
             dialect.write(line)

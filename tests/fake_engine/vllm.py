@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .dialect import ALL_REDUCE_OFF, NCCL_VERSION, Dialect, Reply, exposition
+from .engine import Job
 from .tokens import decode
 from .wire import REASONS
 
@@ -221,6 +222,12 @@ class VLLM(Dialect):
                 name = "spec_decode_num_accepted_tokens_per_pos_total"
                 rows.append((name, "counter", f'{label},position="{place}"', count))
         return exposition([(f"vllm:{name}", kind, labels, value) for name, kind, labels, value in rows])
+
+    def on_start(self, job: Job) -> None:
+        """vLLM logs no single request."""
+
+    def on_step(self, job: Job) -> None:
+        """vLLM's statistics come by the clock."""
 
     def _statistics(self) -> None:
         c, engine = self.engine.counters, self.engine
