@@ -6,9 +6,11 @@
         --concurrency 1 --concurrency 8 --concurrency 64 --prompt 128 --output 128 --rounds 2 --json own.json
 
 Runs `vllm bench serve` or `sglang.bench_serving`, out of the environment that ``tools/real_engines`` made or with the
-Python that is named, with requests of the same lengths and as many streams. A row is a quantity; its third column is
-what our own recorded requests give when they are put through the other side's formula, so that what is left between it
-and the fourth is not definition. Every level of concurrency has a table of its own, and its turn in every round.
+Python that is named, with requests of the same lengths and as many streams: the engine's benchmark is given texts that
+the server's tokenizer finds exactly as long, since its own random ones come out longer or shorter. A row is a quantity;
+its third column is what our own recorded requests give when they are put through the other side's formula, so that
+what is left between it and the fourth is not definition. Every level of concurrency has a table of its own, and its
+turn in every round.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -38,9 +41,10 @@ from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.prompts import PromptLedger
+from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
+from pytest_llmperf.measure.tokenizer import Tokenizer
 from pytest_llmperf.server import attach, http, kept
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.state import state_dir
@@ -138,23 +142,33 @@ def recorded(run: Run) -> dict[str, Any]:
     }
 
 
+def write_prompts(path: Path, bench: Bench, count: int, seed: int) -> None:
+    """``count`` texts of exactly ``bench.prompt`` tokens that begin as none before, as conversations of ShareGPT."""
+    traits = builtin()[bench.engine].traits
+    with closing(Tokenizer(bench.endpoint, traits.tokenize_path or "/tokenize", bench.model)) as tokenizer:
+        prompts = TextPrompts(PromptLedger(), f"theirs-{seed}", tokenizer.count)
+        texts = [prompts.draw("measured", i, bench.prompt) for i in range(count)]
+    answer = {"value": "an answer, whose length nobody asks for"}
+    path.write_text(json.dumps([{"conversations": [{"value": text}, answer]} for text in texts]))
+
+
 def theirs(bench: Bench, streams: int, seed: int) -> Summary:
     """The summary that the engine's own benchmark writes, and ``counted_prompt_tokens``: of a request, by the engine's
     counters. Raises ``RuntimeError`` when not every request succeeded."""
     total = bench.total(streams)
     common = ["--base-url", bench.endpoint.root_url, "--model", bench.model, "--tokenizer", str(bench.tokenizer)]
-    common += ["--num-prompts", str(total), "--max-concurrency", str(streams)]
-    common += ["--seed", str(seed)]  # else every turn repeats its prompts, and meets them in the prefix cache
-    common += ["--random-input-len", str(bench.prompt), "--random-output-len", str(bench.output)]
+    common += ["--num-prompts", str(total), "--max-concurrency", str(streams), "--seed", str(seed)]
+    common += ["--dataset-name", "sharegpt", "--sharegpt-output-len", str(bench.output)]
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result.json")
+        result, prompts = Path(folder, "result.json"), Path(folder, "prompts.json")
+        write_prompts(prompts, bench, total, seed)
+        common += ["--dataset-path", str(prompts)]
         if bench.engine == "vllm":
             words = ["-c", VLLM_BENCH_SERVE, "--backend", "openai", "--endpoint", "/v1/completions"]
-            words += ["--dataset-name", "random", "--ignore-eos", "--temperature", "0", "--num-warmups", str(streams)]
+            words += ["--ignore-eos", "--temperature", "0", "--num-warmups", str(streams)]
             words += ["--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", result.name]
         else:
-            words = ["-m", "sglang.bench_serving", "--backend", "sglang-oai", "--dataset-name", "random-ids"]
-            words += ["--random-range-ratio", "1", "--warmup-requests", str(streams)]
+            words = ["-m", "sglang.bench_serving", "--backend", "sglang-oai", "--warmup-requests", str(streams)]
             words += ["--output-details", "--output-file", str(result)]
         env = {**os.environ, "OPENAI_API_KEY": bench.endpoint.api_key or "none", "HF_HUB_OFFLINE": "1"}
         command = [bench.python, *words, *common]

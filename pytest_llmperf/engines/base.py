@@ -144,10 +144,9 @@ class Probe(Protocol):
 class RequestTraits:
     """How this engine wants a comparable request to be made.
 
-    ``body`` is merged into every request (``ignore_eos``, ``min_tokens`` given as a function of the output length by
-    ``Engine.request_body``). ``token_ids``: completions take a list of ids as prompt. ``tokenize_path``: endpoint that
-    turns text into ids. ``continuous_usage``: usage in every chunk can be asked for. ``cached_in_usage``: usage
-    reports cached prompt tokens.
+    ``token_ids``: completions take a list of ids as prompt. ``tokenize_path``: endpoint that turns text into ids.
+    ``continuous_usage``: usage in every chunk can be asked for. ``cached_in_usage``: usage reports cached prompt
+    tokens.
     """
 
     token_ids: bool = True
