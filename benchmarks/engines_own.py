@@ -183,7 +183,7 @@ def theirs(bench: Bench, streams: int, seed: int) -> Summary:
     summary.pop("generated_texts", None)
     after = counters(bench)
     if before and after and before.prompt_tokens is not None and after.prompt_tokens is not None:
-        asked = total + streams + (bench.engine == "vllm")  # the warm-up, and vLLM's test whether the server is there
+        asked = total + streams  # the warm-up
         summary["counted_prompt_tokens"] = (after.prompt_tokens - before.prompt_tokens) / asked
     return summary
 
