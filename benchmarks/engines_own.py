@@ -26,7 +26,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,7 @@ main(parser.parse_args())
 @dataclass(frozen=True)
 class Bench:
     """What both sides are given. ``python``: the program in whose environment the engine's benchmark is; ``requests``
-    of each stream in a round, None for the default."""
+    of each stream in a round, None for the default; ``ledger``: what the server has been sent."""
 
     engine: str
     endpoint: Endpoint
@@ -75,6 +75,7 @@ class Bench:
     prompt: int
     output: int
     requests: int | None
+    ledger: PromptLedger = field(default_factory=PromptLedger)
 
     def total(self, streams: int) -> int:
         """Requests of one side's turn."""
@@ -121,10 +122,10 @@ def ours(bench: Bench, streams: int, seed: str) -> Run:
     total = bench.total(streams)
     if streams == 1:
         work = Workload(bench.prompt, bench.output, repetitions=total, precision=0.0)
-        run = stream(to, work, seed=seed, reuse=PromptLedger())
+        run = stream(to, work, seed=seed, reuse=bench.ledger)
     else:
         work = Workload(bench.prompt, bench.output, concurrency=streams, requests=total)
-        run = load(to, work, seed=seed, reuse=PromptLedger())
+        run = load(to, work, seed=seed, reuse=bench.ledger)
     if run.measurement.invalid:
         raise RuntimeError("\n".join(run.measurement.invalid))
     return run
@@ -146,7 +147,7 @@ def write_prompts(path: Path, bench: Bench, count: int, seed: int) -> None:
     """``count`` texts of exactly ``bench.prompt`` tokens that begin as none before, as conversations of ShareGPT."""
     traits = builtin()[bench.engine].traits
     with closing(Tokenizer(bench.endpoint, traits.tokenize_path or "/tokenize", bench.model)) as tokenizer:
-        prompts = TextPrompts(PromptLedger(), f"theirs-{seed}", tokenizer.count)
+        prompts = TextPrompts(bench.ledger, f"theirs-{seed}", tokenizer.count)
         texts = [prompts.draw("measured", i, bench.prompt) for i in range(count)]
     answer = {"value": "an answer, whose length nobody asks for"}
     path.write_text(json.dumps([{"conversations": [{"value": text}, answer]} for text in texts]))

@@ -2,9 +2,10 @@
 
     python benchmarks/request_fields.py sglang http://127.0.0.1:30000 --model NAME --concurrency 1 --concurrency 64
 
-A client that asks for more than a user would makes the server slower than the user sees it. ``plain`` is what this
-project sends (``ignore_eos``); the others add ``min_tokens``, for which an engine masks the end tokens of each step, or
-usage in every chunk. Each cell is a ratio to ``plain`` of the same round: median over rounds, and its range.
+A client that asks for more than a user does makes the server slower than the user sees it. ``plain`` asks for
+``ignore_eos`` alone. ``min_tokens``, which this project adds, makes an engine mask the end tokens of each step; usage
+in every chunk is asked for where chunks hold several tokens. Each cell is a ratio to ``plain`` of the same round: median
+over rounds, and its range.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def play(bench: Bench, levels: Sequence[int], rounds: int, out: Path | None) -> 
             values: dict[str, Any] = {"order": order}
             for name in order:
                 print(f"round {number + 1} of {rounds}, {streams} at once: {name}", file=sys.stderr, flush=True)
-                values[name] = measure(bench, streams, f"fields-{os.getpid()}-{number}-{name}", known[name])
+                values[name] = measure(bench, streams, f"fields-{os.getpid()}-{number}-{streams}-{name}", known[name])
             found[streams].append(values)
             if out:
                 out.write_text(json.dumps({"engine": bench.engine, "model": bench.model, "levels": found}))

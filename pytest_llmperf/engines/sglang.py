@@ -107,6 +107,9 @@ class SGLang(Engine):
         total = config.tp * config.pp * (1 if given.get("enable_dp_attention") else config.dp)
         return -(-total // flags.count(given, "nnodes"))
 
+    def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
+        return {"ignore_eos": True, "min_tokens": output_tokens}
+
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         return sglang_read.effective(config, probe)
 

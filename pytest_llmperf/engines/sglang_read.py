@@ -123,7 +123,7 @@ def mismatches(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mis
         and effective.max_running_requests == _SPECULATIVE_CAP
     ):
         why = "speculative mode caps the requests served at once; declare max_running_requests to choose"
-        yield Mismatch("max_running_requests", "not declared", str(_SPECULATIVE_CAP), why)
+        yield Mismatch("max_running_requests", "nothing", str(_SPECULATIVE_CAP), why)
     for name, value in given.items():
         got = effective.other.get(name)
         if got is not None and name not in _SPLIT and isinstance(value, (bool, int, float, str)) and got != str(value):

@@ -120,6 +120,9 @@ class VLLM(Engine):
         """A node of several leases its own share."""
         return -(-super().gpu_count(config) // flags.count(flags.normal(config.flags), "nnodes"))
 
+    def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
+        return {"ignore_eos": True, "min_tokens": output_tokens}
+
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         return vllm_read.effective(config, probe)
 

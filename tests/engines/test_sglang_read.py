@@ -159,7 +159,7 @@ def test_speculative_mode_resets_the_requests_served_at_once() -> None:
     state = [{"effective_max_running_requests_per_dp": 48}]
     info = changed(speculative_algorithm="EAGLE3", max_running_requests=48, internal_states=state)
     (found,) = ENGINE.mismatches(config(speculative=spec), read(info))
-    assert (found.field, found.effective) == ("max_running_requests", "48")
+    assert (found.field, found.declared, found.effective) == ("max_running_requests", "nothing", "48")
     assert "speculative mode" in found.why
     assert ENGINE.mismatches(config(speculative=spec, max_running_requests=48), read(info)) == []
     assert fields(ENGINE.mismatches(config(speculative=spec, max_running_requests=256), read(info))) == {
