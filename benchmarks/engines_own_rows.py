@@ -61,7 +61,7 @@ ROWS = (
     Row("TTFT, ms", ("ttft_ms", "ttft_ms"), mean(lambda r: r.ttft_ms), uncached_ttft_ms, "mean_ttft_ms",
         "the same quantity; theirs opens the connection inside it and stamps after parsing; its warm-up is its first "
         "prompt, whose request then finds it cached: the formula leaves that one out, what it prints does not; "
-        "SGLang's prompts are text, which the server may tokenize to another length",
+        "theirs are texts, which the server tokenizes first, ours ids",
         "ours is the median of requests sent in the steady window; theirs is the mean of all, those of the start "
         "among them, when all streams queue for prefill at once"),
     Row("time per token after the first, ms", ("tpot_ms", "tpot_ms"),

@@ -4,7 +4,7 @@
 
 A client that asks for more than a user does makes the server slower than the user sees it. ``plain`` asks for
 ``ignore_eos`` alone. ``min_tokens``, which this project adds, makes an engine mask the end tokens of each step; usage
-in every chunk is asked for where chunks hold several tokens. Each cell is a ratio to ``plain`` of the same round: median
+in every chunk is asked for where chunks hold several tokens. A cell is a ratio to ``plain`` of the same round: median
 over rounds, and its range.
 """
 
