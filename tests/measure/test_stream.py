@@ -77,6 +77,7 @@ def test_an_unknown_first_chunk_is_said(fake_server: StartFake, measure: Measure
     server = fake_server("vllm", env={"FAKE_ITL_MS": 4, "FAKE_TOKENS_PER_CHUNK": 4})
     run = measure(server, connection={"engine": Silent()})
     assert any("n_1 taken as ceil(N/m)" in note for note in run.measurement.notes)
+    assert "4.00 tokens in a chunk" in run.measurement.notes
     assert run.decode_tok_s == pytest.approx(250, rel=0.1)
 
 
