@@ -209,6 +209,7 @@ class Ab:
     def _run(self, plan: AbPlan, measure: Callable[[LlmServer], Run], side: Side, server: Server) -> Run:
         __tracebackhide__ = True
         test = self._test
+        server = self._session.warmed(server, side.pool, f"{test.nodeid} {side.label}")
         test.launches[server.launch.id] = server.launch
         seen = LlmServer(self._session, test, server)
         try:

@@ -142,11 +142,17 @@ class Session:
             server = self.pool.fresh(config)
         else:
             server = self.pool.get(config)
-        if self.options.warm_caches and config.key not in self._warmed and not server.launch.attached:
-            self.say(f"{config.label}: one launch discarded to warm the compile caches")
-            server = self.pool.fresh(config)
-        self._warmed.add(config.key)
+        server = self.warmed(server, self.pool, config.key)
         test.launches[server.launch.id] = server.launch
+        return server
+
+    def warmed(self, server: Server, pool: ServerPool, key: str) -> Server:
+        """``server``, or with ``--llmperf-warm-caches`` a launch after it when it is the first of ``key`` here."""
+        config = server.launch.config
+        if self.options.warm_caches and key not in self._warmed and not server.launch.attached:
+            self.say(f"{config.label}: one launch discarded to warm the compile caches")
+            server = pool.fresh(config)
+        self._warmed.add(key)
         return server
 
     def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:

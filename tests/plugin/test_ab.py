@@ -79,6 +79,21 @@ def test_what_is_not_there_is_not_found_and_the_budget_holds(project: Project, m
     assert gap["interval"][0] < 1 < gap["interval"][1]
 
 
+def test_with_warm_caches_each_side_discards_its_first_launch(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first launch that compiled, at a fifth of the speed; the budget pays for the others."""
+    monkeypatch.setenv("FAKE_LAUNCH_FACTORS", "0.2,1,0.2,1,1,1")
+    project.suite(suite(None, budget=2))
+    result = project.run_here("--llmperf-warm-caches")
+    assert result.ret == 0, result.outlines
+    assert order(project) == "AABBBA"
+    [gap] = project.report["gaps"]
+    assert gap["launches"] == [2, 2]
+    assert 0.9 < gap["ratio"] < 1.1
+    assert sum(len(s["launches"]) for s in project.report["servers"]) == 4
+
+
 def test_two_builds_are_two_commands(project: Project) -> None:
     slow = json.dumps(["env", "FAKE_SLOWDOWN=0.6", *project.base.command, "sglang"])
     project.suite(HEAD + f"""

@@ -29,6 +29,20 @@ def test_agreeing_launches_are_added(recorded: Project) -> None:
     assert len(stored(recorded).epochs) == 1
 
 
+def test_with_warm_caches_the_launch_that_compiles_is_left_out(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_LAUNCH_FACTORS", "0.2,1,1")
+    project.suite(SUITE)
+    result = project.run_here(UPDATE, "--launches", "2", "--llmperf-warm-caches")
+    assert result.ret == 0, result.outlines
+    assert project.launches == 3
+    launches = project.result["launches"]
+    assert len(launches) == 2
+    assert max(x["value"] for x in launches) / min(x["value"] for x in launches) < 2
+    assert stored(project).current.ids == {x["id"] for x in launches}
+
+
 def test_gating_writes_nothing(recorded: Project) -> None:
     before = recorded.baselines
     recorded.run_here()
