@@ -7,10 +7,10 @@
 
 Runs `vllm bench serve` or `sglang.bench_serving`, out of the environment that ``tools/real_engines`` made or with the
 Python that is named, with requests of the same lengths and as many streams: the engine's benchmark is given texts that
-the server's tokenizer finds exactly as long, since its own random ones come out longer or shorter. A row is a quantity;
-its third column is what our own recorded requests give when they are put through the other side's formula, so that
-what is left between it and the fourth is not definition. Every level of concurrency has a table of its own, and its
-turn in every round.
+the server's tokenizer finds as long (what it adds itself, BOS say, comes on top), since its own random ones may differ.
+A row is a quantity; its third column is what our own recorded requests give when they are put through the other side's
+formula, so that what is left between it and the fourth is not definition. Every level of concurrency has a table of
+its own, and its turn in every round.
 """
 
 from __future__ import annotations
@@ -21,65 +21,31 @@ import os
 import random
 import runpy
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from engines_own_rows import ROWS, Summary
+from engines_own_theirs import ALONE, AMONG, LEAST, MOST, Bench, counters, theirs
 
-from pytest_llmperf.engines.base import Counters, Endpoint
+from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.engines.tiny_model import cached
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.measure.connection import Connection
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.measure.tokenizer import Tokenizer
-from pytest_llmperf.server import attach, http, kept
+from pytest_llmperf.server import attach, kept
 from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.state import state_dir
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-#: Requests of each stream in a round: alone, and among several.
-ALONE, AMONG = 10, 3
-#: The wheel for CPUs is not called vllm, which the program `vllm` insists on.
-VLLM_BENCH_SERVE = """
-from vllm.benchmarks.serve import add_cli_args, main
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-add_cli_args(parser)
-main(parser.parse_args())
-"""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What both sides are given. ``python``: the program in whose environment the engine's benchmark is; ``requests``
-    of each stream in a round, None for the default; ``ledger``: what the server has been sent."""
-
-    engine: str
-    endpoint: Endpoint
-    model: str
-    tokenizer: Path
-    python: str
-    prompt: int
-    output: int
-    requests: int | None
-    ledger: PromptLedger = field(default_factory=PromptLedger)
-
-    def total(self, streams: int) -> int:
-        """Requests of one side's turn."""
-        return streams * (self.requests or (ALONE if streams == 1 else AMONG))
 
 
 @dataclass(frozen=True)
@@ -109,12 +75,6 @@ def newest(engine: str, model: str) -> Endpoint:
     return max(found, key=lambda k: k.started_at).endpoint
 
 
-def counters(bench: Bench) -> Counters | None:
-    adapter = builtin()[bench.engine]
-    answer = http.get(bench.endpoint, adapter.metrics_path or "/metrics")
-    return adapter.counters(answer.text) if answer.ok else None
-
-
 def ours(bench: Bench, streams: int, seed: str) -> Run:
     """Raises ``RuntimeError`` when the measurement is invalid."""
     adapter, config = builtin()[bench.engine], ServerConfig(bench.engine, bench.model)
@@ -141,52 +101,6 @@ def recorded(run: Run) -> dict[str, Any]:
         "warmup": asdict(m.warmup) if m.warmup else None,
         "requests": [asdict(r) for r in run.requests],
     }
-
-
-def write_prompts(path: Path, bench: Bench, count: int, seed: int) -> None:
-    """``count`` texts of exactly ``bench.prompt`` tokens that begin as none before, as conversations of ShareGPT."""
-    traits = builtin()[bench.engine].traits
-    with closing(Tokenizer(bench.endpoint, traits.tokenize_path or "/tokenize", bench.model)) as tokenizer:
-        prompts = TextPrompts(bench.ledger, f"theirs-{seed}", tokenizer.count)
-        texts = [prompts.draw("measured", i, bench.prompt) for i in range(count)]
-    answer = {"value": "an answer, whose length nobody asks for"}
-    path.write_text(json.dumps([{"conversations": [{"value": text}, answer]} for text in texts]))
-
-
-def theirs(bench: Bench, streams: int, seed: int) -> Summary:
-    """The summary that the engine's own benchmark writes, and ``counted_prompt_tokens``: of a request, by the engine's
-    counters. Raises ``RuntimeError`` when not every request succeeded."""
-    total = bench.total(streams)
-    common = ["--base-url", bench.endpoint.root_url, "--model", bench.model, "--tokenizer", str(bench.tokenizer)]
-    common += ["--num-prompts", str(total), "--max-concurrency", str(streams), "--seed", str(seed)]
-    common += ["--dataset-name", "sharegpt", "--sharegpt-output-len", str(bench.output)]
-    with tempfile.TemporaryDirectory() as folder:
-        result, prompts = Path(folder, "result.json"), Path(folder, "prompts.json")
-        write_prompts(prompts, bench, total, seed)
-        common += ["--dataset-path", str(prompts)]
-        if bench.engine == "vllm":
-            words = ["-c", VLLM_BENCH_SERVE, "--backend", "openai", "--endpoint", "/v1/completions"]
-            words += ["--ignore-eos", "--temperature", "0", "--num-warmups", str(streams)]
-            words += ["--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", result.name]
-        else:
-            words = ["-m", "sglang.bench_serving", "--backend", "sglang-oai", "--warmup-requests", str(streams)]
-            words += ["--output-details", "--output-file", str(result)]
-        env = {**os.environ, "OPENAI_API_KEY": bench.endpoint.api_key or "none", "HF_HUB_OFFLINE": "1"}
-        command = [bench.python, *words, *common]
-        before = counters(bench)
-        done = subprocess.run(command, check=False, env=env, cwd=folder, capture_output=True, text=True)
-        if done.returncode or not result.is_file():
-            end = (done.stdout + done.stderr)[-3000:]
-            raise RuntimeError(f"{bench.engine}'s own benchmark: exit {done.returncode}\n{end}")
-        summary: dict[str, Any] = json.loads(result.read_text().splitlines()[-1])
-    if summary["completed"] != total:
-        raise RuntimeError(f"{bench.engine}'s own benchmark completed {summary['completed']} of {total} requests")
-    summary.pop("generated_texts", None)
-    after = counters(bench)
-    if before and after and before.prompt_tokens is not None and after.prompt_tokens is not None:
-        asked = total + streams  # the warm-up
-        summary["counted_prompt_tokens"] = (after.prompt_tokens - before.prompt_tokens) / asked
-    return summary
 
 
 def play(bench: Bench, levels: Sequence[int], rounds: int) -> Iterator[Round]:
@@ -252,9 +166,21 @@ def reasons(levels: Sequence[int]) -> str:
 def save(path: Path, bench: Bench, rounds: Sequence[Round]) -> None:
     """All rounds so far; the file is whole at any time."""
     given = {name: getattr(bench, name) for name in ("engine", "model", "prompt", "output")}
+    write(path, {**given, "rounds": [asdict(r) for r in rounds]})
+
+
+def write(path: Path, what: Mapping[str, Any]) -> None:
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps({**given, "rounds": [asdict(r) for r in rounds]}))
+    part.write_text(json.dumps(what))
     part.replace(path)
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the program for what would only be found out after minutes."""
+    if options.output < 2:
+        parser.error("--output 1 leaves nothing to time")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: there is no such folder")
 
 
 def whole_number(text: str) -> int:
@@ -293,8 +219,9 @@ def main() -> None:
         )
     if options.tokenizer and not options.tokenizer.is_dir():
         parser.error(f"--tokenizer {options.tokenizer} is no folder")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
+    check(parser, options)
+    if not (LEAST <= options.prompt <= MOST // 2 and LEAST <= options.output <= MOST - options.prompt):
+        parser.error(f"the engines' benchmarks take {LEAST} to {MOST // 2} tokens as --prompt, {MOST} with --output")
     try:
         bench = Bench(
             options.engine,

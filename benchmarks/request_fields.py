@@ -4,24 +4,24 @@
 
 A client that asks for more than a user does makes the server slower than the user sees it. ``plain`` asks for
 ``ignore_eos`` alone. ``min_tokens``, which this project adds, makes an engine mask the end tokens of each step; usage
-in every chunk is asked for where chunks hold several tokens. A cell is a ratio to ``plain`` of the same round: median
-over rounds, and its range.
+in every chunk is asked for where chunks hold several tokens. A cell is the median over rounds, and that of its ratios
+to ``plain`` of the same round with their range.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
-from engines_own import Bench, newest, ours, whole_number
+from engines_own import check, newest, ours, whole_number, write
+from engines_own_theirs import Bench
 
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import LlmperfError
@@ -48,21 +48,23 @@ def measure(bench: Bench, streams: int, seed: str, fields: Mapping[str, Any]) ->
     return {name: float(getattr(run, name)) for name in METRICS[streams == 1]}
 
 
-def play(bench: Bench, levels: Sequence[int], rounds: int, out: Path | None) -> dict[int, list[dict[str, Any]]]:
-    """Level to its rounds: variant to values; ``order`` is who came when, turned by one from round to round."""
+def play(bench: Bench, levels: Sequence[int], rounds: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(streams, variant to values; ``order`` is who came when, turned by one from round to round). A round with a
+    measurement that fails is told, and left out."""
     known = variants(bench.output)
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for number in range(rounds):
         for streams in levels:
             order = [*known][number % len(known) :] + [*known][: number % len(known)]
             values: dict[str, Any] = {"order": order}
-            for name in order:
-                print(f"round {number + 1} of {rounds}, {streams} at once: {name}", file=sys.stderr, flush=True)
-                values[name] = measure(bench, streams, f"fields-{os.getpid()}-{number}-{streams}-{name}", known[name])
-            found[streams].append(values)
-            if out:
-                out.write_text(json.dumps({"engine": bench.engine, "model": bench.model, "levels": found}))
-    return found
+            try:
+                for name in order:
+                    print(f"round {number + 1} of {rounds}, {streams} at once: {name}", file=sys.stderr, flush=True)
+                    seed = f"fields-{os.getpid()}-{number}-{streams}-{name}"
+                    values[name] = measure(bench, streams, seed, known[name])
+            except (RuntimeError, LlmperfError) as error:
+                print(f"  no values: {error}", file=sys.stderr, flush=True)
+            else:
+                yield streams, values
 
 
 def table(streams: int, rounds: Sequence[Mapping[str, Any]]) -> str:
@@ -92,16 +94,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=whole_number, default=3)
     parser.add_argument("--json", type=Path, help="File for all values, written after every round")
     options = parser.parse_args()
+    check(parser, options)
     levels = list(dict.fromkeys(options.concurrency or [1]))
+    url, engine, model = options.url, options.engine, options.model
     try:
-        url, engine, model = options.url, options.engine, options.model
         endpoint = attach.parse(url, "LLMPERF_API_KEY") if url else newest(engine, model)
-        bench = Bench(engine, endpoint, model, Path(), "", options.prompt, options.output, options.requests)
-        found = play(bench, levels, options.rounds, options.json)
-    except (RuntimeError, LlmperfError) as error:
-        raise SystemExit(str(error)) from error
+    except LlmperfError as error:
+        parser.error(str(error))
+    bench = Bench(engine, endpoint, model, Path(), "", options.prompt, options.output, options.requests)
+    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    try:
+        for streams, values in play(bench, levels, options.rounds):
+            found[streams].append(values)
+            if options.json:
+                write(options.json, {"engine": engine, "model": model, "levels": found})
+    except KeyboardInterrupt:
+        print("interrupted: what follows is from the rounds before", file=sys.stderr)
     for streams in levels:
-        print(table(streams, found[streams]))
+        if found[streams]:
+            print(table(streams, found[streams]))
+    if not any(found.values()):
+        raise SystemExit("no round gave values")
 
 
 if __name__ == "__main__":

@@ -36,20 +36,20 @@ def run_notes(outcomes: Sequence[Outcome], warmup: Warmup) -> list[str]:
     guessed = sum(o.timing is not None and not o.timing.exact for o in outcomes)
     if guessed:
         notes.append(f"tokens per chunk unknown in {guessed} of {len(outcomes)} requests: n_1 taken as ceil(N/m)")
-    chunks, tokens = received(outcomes)
+    chunks, tokens = chunks_and_tokens(outcomes)
     if chunks and tokens / chunks >= _SEVERAL:
         notes.append(f"{tokens / chunks:.2f} tokens in a chunk")
     return notes
 
 
-def received(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+def chunks_and_tokens(outcomes: Sequence[Outcome]) -> tuple[int, int]:
     """Chunks with content, and tokens by usage."""
     return sum(len(o.answer.at_ns) for o in outcomes), sum(o.answer.completion_tokens or 0 for o in outcomes)
 
 
 def client_evidence(outcomes: Sequence[Outcome], client_s: float) -> dict[str, Any]:
     """JSON-ready: chunks per token, stamps, delays. ``client_s``: CPU seconds of this process while it measured."""
-    chunks, tokens = received(outcomes)
+    chunks, tokens = chunks_and_tokens(outcomes)
     stamped = sum(len(o.answer.delays_ns) for o in outcomes)
     return {
         "requests": len(outcomes),
