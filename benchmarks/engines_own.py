@@ -15,8 +15,6 @@ its own, and its turn in every round.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import runpy
@@ -30,9 +28,9 @@ from typing import Any
 
 import numpy as np
 from engines_own_rows import ROWS, Summary
-from engines_own_theirs import ALONE, AMONG, LEAST, MOST, Bench, counters, theirs
+from engines_own_theirs import LEAST, MOST, Bench, counters, theirs
+from live_server import arguments, checked, endpoint, write
 
-from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.engines.tiny_model import cached
 from pytest_llmperf.errors import LlmperfError
@@ -41,9 +39,7 @@ from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.server import attach, kept
 from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.server.state import state_dir
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -65,14 +61,6 @@ def default_python(engine: str) -> Path:
     """Of the environment that ``tools/real_engines`` makes."""
     environments = runpy.run_path(str(REPOSITORY / "tools" / "real_engines" / "__main__.py"))
     return Path(environments["python_of"](engine))
-
-
-def newest(engine: str, model: str) -> Endpoint:
-    """The kept server (``--keep-servers``) of this engine and model that was started last."""
-    found = [k for k in kept.list_kept(state_dir()) if k.engine == engine and k.model == model]
-    if not found:
-        raise SystemExit(f"no kept {engine} server of the model {model}; `llmperf servers list` shows what there is")
-    return max(found, key=lambda k: k.started_at).endpoint
 
 
 def ours(bench: Bench, streams: int, seed: str) -> Run:
@@ -164,53 +152,18 @@ def reasons(levels: Sequence[int]) -> str:
 
 
 def save(path: Path, bench: Bench, rounds: Sequence[Round]) -> None:
-    """All rounds so far; the file is whole at any time."""
+    """All rounds so far."""
     given = {name: getattr(bench, name) for name in ("engine", "model", "prompt", "output")}
     write(path, {**given, "rounds": [asdict(r) for r in rounds]})
 
 
-def write(path: Path, what: Mapping[str, Any]) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(what))
-    part.replace(path)
-
-
-def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Ends the program for what would only be found out after minutes."""
-    if options.output < 2:
-        parser.error("--output 1 leaves nothing to time")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json {options.json}: there is no such folder")
-
-
-def whole_number(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=["vllm", "sglang"])
-    parser.add_argument("url", nargs="?", help="Instead of a kept server; its API key in LLMPERF_API_KEY")
-    parser.add_argument("--rounds", type=whole_number, default=5)
-    parser.add_argument(
-        "--concurrency", type=whole_number, action="append", help="Streams; repeat for more levels; default 1"
-    )
-    parser.add_argument(
-        "--requests",
-        type=whole_number,
-        help=f"Of each stream in a side's turn; default {ALONE} alone, {AMONG} among several",
-    )
-    parser.add_argument("--prompt", type=whole_number, default=32, help="Tokens")
-    parser.add_argument("--output", type=whole_number, default=96, help="Tokens")
-    parser.add_argument("--model", default="tiny", help="As it is served")
+    parser = arguments(__doc__)
     parser.add_argument(
         "--tokenizer", type=Path, help="Folder of the model's, for the engine's benchmark; default tiny's"
     )
     parser.add_argument("--python", help="Whose environment runs the engine's benchmark; default tools/real_engines'")
-    parser.add_argument("--json", type=Path, help="File for all values of every round, written after each")
-    options = parser.parse_args()
+    options = checked(parser)
     python = options.python or str(default_python(options.engine))
     if (program := shutil.which(python)) is None:
         parser.error(
@@ -219,38 +172,38 @@ def main() -> None:
         )
     if options.tokenizer and not options.tokenizer.is_dir():
         parser.error(f"--tokenizer {options.tokenizer} is no folder")
-    check(parser, options)
     if not (LEAST <= options.prompt <= MOST // 2 and LEAST <= options.output <= MOST - options.prompt):
         parser.error(f"the engines' benchmarks take {LEAST} to {MOST // 2} tokens as --prompt, {MOST} with --output")
+    server = endpoint(parser, options)
     try:
-        bench = Bench(
-            options.engine,
-            attach.parse(options.url, "LLMPERF_API_KEY") if options.url else newest(options.engine, options.model),
-            options.model,
-            (options.tokenizer or cached()).absolute(),
-            str(Path(program).absolute()),  # the benchmark runs in another folder
-            options.prompt,
-            options.output,
-            options.requests,
-        )
+        tokenizer = (options.tokenizer or cached()).absolute()
     except LlmperfError as error:
         parser.error(str(error))
-    levels = list(dict.fromkeys(options.concurrency or [1]))
+    bench = Bench(
+        options.engine,
+        server,
+        options.model,
+        tokenizer,
+        str(Path(program).absolute()),  # the benchmark runs in another folder
+        options.prompt,
+        options.output,
+        options.requests,
+    )
     rounds: list[Round] = []
     try:
-        for done in play(bench, levels, options.rounds):
+        for done in play(bench, options.levels, options.rounds):
             rounds.append(done)
             if options.json:
                 save(options.json, bench, rounds)
             print(table([r for r in rounds if r.streams == done.streams]), file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("interrupted: what follows is from the rounds before", file=sys.stderr)
-    for streams in levels:
+    for streams in options.levels:
         if those := [r for r in rounds if r.streams == streams]:
             print(table(those))
     if not rounds:
         raise SystemExit("no round gave values")
-    print(reasons(levels))
+    print(reasons(options.levels))
 
 
 if __name__ == "__main__":

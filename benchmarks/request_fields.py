@@ -10,7 +10,6 @@ to ``plain`` of the same round with their range.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections import defaultdict
@@ -20,12 +19,12 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from engines_own import check, newest, ours, whole_number, write
+from engines_own import ours
 from engines_own_theirs import Bench
+from live_server import arguments, checked, endpoint, write
 
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.server import attach
 
 USAGE = {"include_usage": True, "continuous_usage_stats": True}
 #: Rate and time per token, alone and among several streams.
@@ -83,34 +82,20 @@ def table(streams: int, rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=["vllm", "sglang"])
-    parser.add_argument("url", nargs="?", help="Instead of a kept server; its API key in LLMPERF_API_KEY")
-    parser.add_argument("--model", default="tiny", help="As it is served")
-    parser.add_argument("--concurrency", type=whole_number, action="append", help="Streams; repeat for more levels")
-    parser.add_argument("--requests", type=whole_number, help="Of each stream in a turn")
-    parser.add_argument("--prompt", type=whole_number, default=128, help="Tokens")
-    parser.add_argument("--output", type=whole_number, default=128, help="Tokens")
-    parser.add_argument("--rounds", type=whole_number, default=3)
-    parser.add_argument("--json", type=Path, help="File for all values, written after every round")
-    options = parser.parse_args()
-    check(parser, options)
-    levels = list(dict.fromkeys(options.concurrency or [1]))
-    url, engine, model = options.url, options.engine, options.model
-    try:
-        endpoint = attach.parse(url, "LLMPERF_API_KEY") if url else newest(engine, model)
-    except LlmperfError as error:
-        parser.error(str(error))
-    bench = Bench(engine, endpoint, model, Path(), "", options.prompt, options.output, options.requests)
+    parser = arguments(__doc__)
+    options = checked(parser)
+    engine, model = options.engine, options.model
+    server = endpoint(parser, options)
+    bench = Bench(engine, server, model, Path(), "", options.prompt, options.output, options.requests)
     found: dict[int, list[dict[str, Any]]] = defaultdict(list)
     try:
-        for streams, values in play(bench, levels, options.rounds):
+        for streams, values in play(bench, options.levels, options.rounds):
             found[streams].append(values)
             if options.json:
                 write(options.json, {"engine": engine, "model": model, "levels": found})
     except KeyboardInterrupt:
         print("interrupted: what follows is from the rounds before", file=sys.stderr)
-    for streams in levels:
+    for streams in options.levels:
         if found[streams]:
             print(table(streams, found[streams]))
     if not any(found.values()):

@@ -83,9 +83,6 @@ class PromptLedger:
         )
 
 
-Prompt = str | list[int]
-
-
 @dataclass(frozen=True)
 class TokenPrompts:
     """Prompts as lists of token ids, drawn from ``ids``."""
@@ -94,7 +91,7 @@ class TokenPrompts:
     ledger: PromptLedger
     key: str
 
-    def draw(self, role: str, index: int, tokens: int) -> Prompt:
+    def draw(self, role: str, index: int, tokens: int) -> list[int]:
         """A prompt of exactly ``tokens`` ids. Raises ``MeasurementError`` when no fresh beginning is left."""
         rng = random.Random(f"{self.key}/{role}/{index}")
         return self.ledger.fresh(rng, [rng.choice(self.ids) for _ in range(tokens)], self.ids)
@@ -111,7 +108,7 @@ class TextPrompts:
     overhead: int = 0
     """Tokens that the server adds (BOS, chat template), found by a warm-up request."""
 
-    def draw(self, role: str, index: int, tokens: int) -> Prompt:
+    def draw(self, role: str, index: int, tokens: int) -> str:
         """A text that makes a prompt of exactly ``tokens`` tokens, the overhead included."""
         wanted = tokens - self.overhead
         if wanted < 1:

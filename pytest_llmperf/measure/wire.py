@@ -17,6 +17,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -111,8 +112,8 @@ class Line:
 
 def connect(target: Target, timeout: float) -> Line:
     """Connect, TLS included. Raises ``OSError``."""
-    sock = socket.create_connection((target.host, target.port), timeout)
-    try:
+    with ExitStack() as unless_ready:
+        sock = unless_ready.enter_context(socket.create_connection((target.host, target.port), timeout))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = Tls(target.tls, target.host) if target.tls is not None else None
         if tls is not None:
@@ -121,10 +122,9 @@ def connect(target: Target, timeout: float) -> Line:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(int(TICK_S), 0))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(timeout), 0))
-        return Line(sock, tls, kernel_stamps(sock))
-    except BaseException:  # Ctrl-C too must not leave it open
-        sock.close()
-        raise
+        line = Line(sock, tls, kernel_stamps(sock))
+        unless_ready.pop_all()
+        return line
 
 
 def hold_stamps() -> socket.socket:

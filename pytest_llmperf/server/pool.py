@@ -113,11 +113,10 @@ class ServerPool:
         engine = self._engine(config)
         if not lease.fds:
             lease = self._lease(config, engine)
-        try:
+        with contextlib.ExitStack() as unless_started:
+            unless_started.callback(lease.close)
             server = start.start(config, engine, lease, self._context)
-        except BaseException:  # Ctrl-C too must give the GPUs back
-            lease.close()
-            raise
+            unless_started.pop_all()
         server.lease = lease
         return server
 

@@ -189,7 +189,7 @@ class EngineProcess:
                     p.kill()
             if time.monotonic() > end:
                 break
-            time.sleep(0.02)  # not our children: their end can only be looked for
+            psutil.wait_procs(left, timeout=0.02)
         with contextlib.suppress(OSError):
             text = self.spec.log.read_text("utf-8", "replace")
             self.spec.log.write_text(self.spec.masker(text), "utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,13 +119,12 @@ def _run(
         say=context.say,
         plain=settings.plain_progress,
     )
-    try:
+    with ExitStack() as unless_ready:
+        unless_ready.callback(process.stop)
         startup_s = Readiness(begun).wait()
         effective = engine.effective(config, http.LiveProbe(plan.endpoint, log.text))
         mismatches = engine.mismatches(config, effective)
-    except BaseException:  # Ctrl-C too must leave no engine behind
-        process.stop()
-        raise
+        unless_ready.pop_all()
     launch = Launch(
         id=launch_id,
         config=config,

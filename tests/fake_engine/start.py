@@ -125,7 +125,7 @@ def begin(settings: Settings, dialect: Dialect, number: int) -> None:
         faults.end_by(2 if crash == "usage" else settings.crash_code)
     if hang is not None:
         dialect.log("Init torch distributed begin.")
-        time.sleep(float(hang))
+        time.sleep(float(hang))  # how long it hangs, as a test asked for
     load(settings, dialect)
 
 

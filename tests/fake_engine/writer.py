@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 
 from . import wire
@@ -70,7 +71,7 @@ class EventWriter:
             if i == 0:
                 self._write(part, whose, at)
             else:
-                self._loop.at(at, lambda part=part, whose=whose, at=at: self._write(part, whose, at))  # type: ignore[misc]
+                self._loop.at(at, partial(self._write, part, whose, at))
 
     def _write(self, data: bytes, group: list[Sent], intended: float) -> None:
         self._channel.send(data)

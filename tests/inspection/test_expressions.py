@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_known_value_is_pythons_value(text: str) -> None:
     if isinstance(mine, Unknown) and mine.truth is None:
         return
     try:
-        theirs: Any = eval(text, {"__builtins__": {n: __builtins__[n] for n in _USED}})  # type: ignore[index]
+        theirs: Any = eval(text, {"__builtins__": {n: getattr(builtins, n) for n in _USED}})
     except (TypeError, ValueError, LookupError, AttributeError):
         return  # an engine whose code raises there does not start
     if isinstance(mine, Unknown):

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -161,8 +160,8 @@ def test_a_process_that_competes_for_its_core_is_seen_waiting() -> None:
     try:
         wait_for(lambda: all(sample_host([p.pid]).server_s > 0.1 for p in pair), "both to run")
         before = sample_host([pair[0].pid])
-        time.sleep(0.5)
-        after = sample_host([pair[0].pid])
+        used = before.server_s + 0.2
+        after = wait_for(lambda: (now := sample_host([pair[0].pid])).server_s > used and now, "it to run for a while")
     finally:
         for process in pair:
             process.kill()

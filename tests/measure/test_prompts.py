@@ -17,7 +17,7 @@ IDS = range(300, 1000)
 
 def draws(ledger: PromptLedger, count: int, seed: str = "test_x", tokens: int = 16) -> list[list[int]]:
     prompts = TokenPrompts(IDS, ledger, ledger.open(seed))
-    return [list(prompts.draw("measured", i, tokens)) for i in range(count)]  # type: ignore[arg-type]
+    return [prompts.draw("measured", i, tokens) for i in range(count)]
 
 
 def shared(a: list[int], b: list[int]) -> int:

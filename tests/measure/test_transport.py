@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import select
 import signal
 import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -163,12 +163,12 @@ def test_a_server_on_this_host_is_never_reached_through_a_proxy(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_interrupt_leaves_nothing_open(fake_server: StartFake, measure: Measure, many: bool) -> None:
-    """Ctrl-C while tokens flow: it comes through, no socket stays, the server sees us leave."""
-    server = fake_server("vllm", env={"FAKE_ITL_MS": 10})
+    """Ctrl-C while requests are served: it comes through, no socket stays, the server sees us leave."""
+    server = fake_server("vllm", env={"FAKE_ITL_MS": 10, "FAKE_STALL": "10000:10@12"})
 
     def interrupt() -> None:
-        wait_for(lambda: len(server.truth) > 9, "requests to be under way")
-        time.sleep(0.2)  # into the middle of the next one, which takes half a second
+        wait_for(lambda: len(server.truth) > 10, "all before the one that stalls to have ended")
+        wait_for(lambda: json.loads(server.get("/load")[1])["server_load"], "that one to be served")
         signal.raise_signal(signal.SIGINT)
 
     def run() -> Run:

@@ -82,7 +82,7 @@ def play(server: Scripted, silent: Callable[[float, list[Read]], str | None] = l
 
 
 def pause() -> None:
-    time.sleep(0.03)
+    time.sleep(0.03)  # the scripted server's schedule: chunks that are sent apart
 
 
 def test_every_chunk_has_the_time_it_was_sent(scripted: Callable[..., Scripted]) -> None:
