@@ -38,14 +38,14 @@ def collect(rows: list[dict[str, float]], cpu_s: float, tokens: int) -> Values:
 def ours(port: int, requests: int, tokens: int, concurrency: int) -> Values:
     """The plugin's client, its guards and its counting of everything included."""
     from pytest_llmperf.engines.base import Endpoint, RequestTraits
-    from pytest_llmperf.engines.vllm import VLLM
-    from pytest_llmperf.measure.connection import Connection
+    from pytest_llmperf.engines.vllm.vllm_adapter import VLLM
+    from pytest_llmperf.measure.client.connection import Connection
     from pytest_llmperf.measure.limits import Limits
     from pytest_llmperf.measure.load import load
     from pytest_llmperf.measure.metrics import Workload
     from pytest_llmperf.measure.prompts import PromptLedger
     from pytest_llmperf.measure.stream import stream
-    from pytest_llmperf.server.config import ServerConfig
+    from pytest_llmperf.server_config import ServerConfig
 
     class Engine(VLLM):
         traits = RequestTraits(tokenize_path=None, continuous_usage=True)

@@ -32,14 +32,14 @@ from engines_own_theirs import LEAST, MOST, Bench, counters, theirs
 from live_server import arguments, checked, endpoint, write
 
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.engines.tiny_model import cached
 from pytest_llmperf.errors import LlmperfError
-from pytest_llmperf.measure.connection import Connection
+from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.models.tiny_model import cached
+from pytest_llmperf.server_config import ServerConfig
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -30,13 +30,13 @@ from pathlib import Path
 import psutil
 
 from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
-from pytest_llmperf.engines.sglang import SGLang
+from pytest_llmperf.engines.sglang.sglang_adapter import SGLang
 from pytest_llmperf.server import http, ports
-from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.server.gpus import hardware
+from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import ServerPool
 from pytest_llmperf.server.readiness import COMPLETIONS, completion
+from pytest_llmperf.server_config import ServerConfig
 
 FAKE = Path(__file__).parents[1] / "tests" / "fake_engine" / "__main__.py"
 

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.baselines import prior, store, unused
+from pytest_llmperf.baselines import fitted_priors, store, unused
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, utc
 from pytest_llmperf.measure.metrics import METRICS
@@ -68,7 +68,7 @@ def session(folder: Path, cache: Path, tests: int, collected: int) -> dict[str, 
     wall, cpu = time.perf_counter(), time.process_time()
     for number in range(0, collected, max(collected // tests, 1)):
         store.find(folder, name(number), "sglang")
-    fitted = prior.fit(folder, "sglang", MARK, cache)
+    fitted = fitted_priors.fit(folder, "sglang", MARK, cache)
     start = time.perf_counter() - wall, time.process_time() - cpu
     unused.unused(folder, [(name(n), "sglang") for n in range(collected)])
     end = time.perf_counter() - wall - start[0], time.process_time() - cpu - start[1]

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_llmperf
-from pytest_llmperf import cli, flags, hookspecs, plugin
-from pytest_llmperf.ab import Ab, AbPlan, AbResult
+from pytest_llmperf import flags, hookspecs, plugin
+from pytest_llmperf.cli import main
 from pytest_llmperf.engines.base import EngineSettings
-from pytest_llmperf.face import LlmServer
-from pytest_llmperf.gating import Baseline
-from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.measure.run import Run
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.ab_fixture import Ab, AbPlan, AbResult
+from pytest_llmperf.session.llm_server import LlmServer
+from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.verdicts import Baseline
 from pytest_llmperf.tuning import Preset, load_presets
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def matched(words: Mapping[str, str], names: Iterable[str], what: str) -> list[t
 
 
 def _options() -> str:
-    def row(spec: flags.Spec) -> tuple[str, ...]:
+    def row(spec: flags.Option) -> tuple[str, ...]:
         names = "<br>".join(f"`{f}{'' if spec.type is bool else ' ' + (spec.metavar or 'VALUE')}`" for f in spec.flags)
         choices = f" ({', '.join(spec.choices)})" if spec.choices else ""
         default = (
@@ -321,7 +322,7 @@ def guard_names() -> set[str]:
     """First arguments of every ``Guard(...)`` in the measuring room."""
     calls = (
         node
-        for file in (PACKAGE / "measure").glob("*.py")
+        for file in (PACKAGE / "measure").rglob("*.py")
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Guard" and node.args
     )
@@ -354,13 +355,13 @@ For plugins and for the conftest.py at the root. A worked example is `examples/t
 
 def _command() -> str:
     os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal
-    parts = "".join(f"## `llmperf {c.name}`\n\n```text\n{help_of(c.name)}```\n\n" for c in cli.COMMANDS)
+    parts = "".join(f"## `llmperf {c.name}`\n\n```text\n{help_of(c.name)}```\n\n" for c in main.COMMANDS)
     return f"# The `llmperf` command\n\n{parts}Exit codes: 0 well, 1 failed, 4 misconfigured, 130 interrupted.\n"
 
 
 def help_of(name: str) -> str:
     """What ``llmperf NAME --help`` prints."""
-    parser = cli._parser(name)
+    parser = main._parser(name)
     commands = next(a for a in parser._actions if a.choices and name in a.choices)
     text: str = commands.choices[name].format_help()  # type: ignore[index, call-overload]
     return text

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmperf.ab import Ab
-    from pytest_llmperf.face import LlmServer
-    from pytest_llmperf.gating import Baseline
-    from pytest_llmperf.session import Session
-    from pytest_llmperf.subject import PerfTest
+    from pytest_llmperf.session.ab_fixture import Ab
+    from pytest_llmperf.session.llm_server import LlmServer
+    from pytest_llmperf.session.perf_session import PerfSession
+    from pytest_llmperf.session.perf_test import PerfTest
+    from pytest_llmperf.session.verdicts import Baseline
 
-SESSION: pytest.StashKey[Session] = pytest.StashKey()
+SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
 SERVER_FIXTURES = frozenset({"llm_server", "llm_servers"})
 
 
@@ -84,19 +84,19 @@ def ab(request: pytest.FixtureRequest, engine: str) -> Ab:
     """
     if request.node.get_closest_marker("llm_ab") is None:
         pytest.fail("ab needs @pytest.mark.llm_ab(a={...}, b={...}): overrides of the test's llm_server", pytrace=False)
-    from pytest_llmperf.ab import Ab
+    from pytest_llmperf.session.ab_fixture import Ab
 
     return Ab(*_here(request))
 
 
-def _session(request: pytest.FixtureRequest) -> Session:
+def _session(request: pytest.FixtureRequest) -> PerfSession:
     session = request.config.stash.get(SESSION, None)
     if session is None:
         pytest.fail("performance tests run with --engine NAME or -m perf only", pytrace=False)
     return session
 
 
-def _here(request: pytest.FixtureRequest) -> tuple[Session, PerfTest]:
+def _here(request: pytest.FixtureRequest) -> tuple[PerfSession, PerfTest]:
     session = _session(request)
     test = session.tests.get(request.node.nodeid)
     if test is None:

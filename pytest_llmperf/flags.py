@@ -10,7 +10,7 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Spec:
+class Option:
     """One option: ``flags`` on the command line, ``llmperf_<name>`` in the ini, ``<name>`` in ``[tool.llmperf]``.
 
     Numbers must lie in ``least`` to ``below``, the latter excluded.
@@ -29,44 +29,44 @@ class Spec:
 
 
 SPECS = (
-    Spec("engine", ("--engine", "--llmperf-engine"), "Engine to run the performance tests on; repeat for several", (),
-         many=True, metavar="NAME"),
-    Spec("baselines", ("--baselines", "--llmperf-baselines"), "Folder of the committed baselines", "baselines",
-         metavar="DIR"),
-    Spec("launches", ("--launches", "--llmperf-launches"), "Launches of each server to measure on (more: tighter "
-         "judgement, more start-up time)", 1, int, metavar="N", least=1),
-    Spec("accept_regression", ("--accept-regression", "--llmperf-accept-regression"), "With --update-baselines: record "
-         "slower results too, with this reason", metavar="REASON"),
-    Spec("keep_servers", ("--keep-servers", "--llmperf-keep-servers"), "Leave servers up for the next run to reuse "
-         "(llmperf servers stop ends them)", False, bool),
-    Spec("url", ("--llmperf-url",), "Measure a server that is already up instead of launching one (API key from "
-         "LLMPERF_API_KEY)", metavar="URL"),
-    Spec("json", ("--llmperf-json",), "Write the results as JSON", metavar="PATH"),
-    Spec("html", ("--llmperf-html",), "Write a self-contained HTML report", metavar="PATH"),
-    Spec("confirm", ("--llmperf-confirm",), "Fresh launches that confirm a suspect before it fails (0: one look "
-         "decides)", 2, int, metavar="N", least=0),
-    Spec("inconclusive", ("--llmperf-inconclusive",), "What an inconclusive verdict does to its test", "skip",
-         choices=("skip", "fail")),
-    Spec("level", ("--llmperf-level",), "Chance that a session without any change is red, over all its gated metrics",
-         0.01, float, metavar="P", least=1e-9, below=0.5),
-    Spec("min_effect", ("--llmperf-min-effect",), "Smallest change that matters, as a fraction", 0.01, float,
-         metavar="X", least=0, below=1),
-    Spec("ignore_guards", ("--llmperf-ignore-guard",), "Guard that is shown but makes no verdict inconclusive; repeat "
-         "for several", (), many=True, metavar="NAME"),
-    Spec("gpu_wait", ("--llmperf-gpu-wait",), "Seconds to wait for busy GPUs before giving up", 0.0, float,
-         metavar="S", least=0),
-    Spec("parallel_measure", ("--llmperf-parallel-measure",), "Let measurements on disjoint GPUs overlap under xdist "
-         "instead of taking turns", False, bool),
-    Spec("startup_timeout", ("--llmperf-startup-timeout",), "Seconds a starting server may show no progress", 600.0,
-         float, metavar="S", least=1),
-    Spec("stop_grace", ("--llmperf-stop-grace",), "Seconds a server gets between the polite signal and SIGKILL", 5.0,
-         float, metavar="S", least=0),
-    Spec("log_dir", ("--llmperf-log-dir",), "Folder of the servers' logs, one file per launch", ".llmperf/logs",
-         metavar="DIR"),
-    Spec("warm_caches", ("--llmperf-warm-caches",), "Spend one discarded launch per server first, so that compile "
-         "caches are warm", False, bool),
-    Spec("runner_pool", ("--llmperf-runner-pool",), "Name of a pool of alike machines; becomes part of the fingerprint",
-         metavar="NAME"),
+    Option("engine", ("--engine", "--llmperf-engine"), "Engine to run the performance tests on; repeat for several", (),
+           many=True, metavar="NAME"),
+    Option("baselines", ("--baselines", "--llmperf-baselines"), "Folder of the committed baselines", "baselines",
+           metavar="DIR"),
+    Option("launches", ("--launches", "--llmperf-launches"), "Launches of each server to measure on (more: "
+           "tighter judgement, more start-up time)", 1, int, metavar="N", least=1),
+    Option("accept_regression", ("--accept-regression", "--llmperf-accept-regression"), "With --update-baselines: "
+           "record slower results too, with this reason", metavar="REASON"),
+    Option("keep_servers", ("--keep-servers", "--llmperf-keep-servers"), "Leave servers up for the next run to reuse "
+           "(llmperf servers stop ends them)", False, bool),
+    Option("url", ("--llmperf-url",), "Measure a server that is already up instead of launching one (API key from "
+           "LLMPERF_API_KEY)", metavar="URL"),
+    Option("json", ("--llmperf-json",), "Write the results as JSON", metavar="PATH"),
+    Option("html", ("--llmperf-html",), "Write a self-contained HTML report", metavar="PATH"),
+    Option("confirm", ("--llmperf-confirm",), "Fresh launches that confirm a suspect before it fails (0: one look "
+           "decides)", 2, int, metavar="N", least=0),
+    Option("inconclusive", ("--llmperf-inconclusive",), "What an inconclusive verdict does to its test", "skip",
+           choices=("skip", "fail")),
+    Option("level", ("--llmperf-level",), "Chance that a session without any change is red, over all its gated metrics",
+           0.01, float, metavar="P", least=1e-9, below=0.5),
+    Option("min_effect", ("--llmperf-min-effect",), "Smallest change that matters, as a fraction", 0.01,
+           float, metavar="X", least=0, below=1),
+    Option("ignore_guards", ("--llmperf-ignore-guard",), "Guard that is shown but makes no verdict inconclusive; "
+           "repeat for several", (), many=True, metavar="NAME"),
+    Option("gpu_wait", ("--llmperf-gpu-wait",), "Seconds to wait for busy GPUs before giving up", 0.0, float,
+           metavar="S", least=0),
+    Option("parallel_measure", ("--llmperf-parallel-measure",), "Let measurements on disjoint GPUs overlap under xdist "
+           "instead of taking turns", False, bool),
+    Option("startup_timeout", ("--llmperf-startup-timeout",), "Seconds a starting server may show no progress", 600.0,
+           float, metavar="S", least=1),
+    Option("stop_grace", ("--llmperf-stop-grace",), "Seconds a server gets between the polite signal and SIGKILL", 5.0,
+           float, metavar="S", least=0),
+    Option("log_dir", ("--llmperf-log-dir",), "Folder of the servers' logs, one file per launch", ".llmperf/logs",
+           metavar="DIR"),
+    Option("warm_caches", ("--llmperf-warm-caches",), "Spend one discarded launch per server first, so that compile "
+           "caches are warm", False, bool),
+    Option("runner_pool", ("--llmperf-runner-pool",), "Name of a pool of alike machines; becomes part of the "
+           "fingerprint", metavar="NAME"),
 )  # fmt: skip
 
 _NEGATED = re.compile(r"\bnot\s+(?:\([^()]*\)|[\w.:+-]+)")

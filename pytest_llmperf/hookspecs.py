@@ -9,7 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.base import Engine
-    from pytest_llmperf.server.config import ServerConfig
+    from pytest_llmperf.server_config import ServerConfig
 
 
 @pytest.hookspec

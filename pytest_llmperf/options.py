@@ -16,7 +16,7 @@ import tomli
 
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.flags import SPECS, Spec
+from pytest_llmperf.flags import SPECS, Option
 from pytest_llmperf.tuning.presets import Presets, load_presets
 
 _PATHS = ("baselines", "log_dir", "json", "html")
@@ -128,7 +128,7 @@ def _as_table(value: Any, key: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _value(config: pytest.Config, spec: Spec, table: Mapping[str, Any], where: str) -> Any:
+def _value(config: pytest.Config, spec: Option, table: Mapping[str, Any], where: str) -> Any:
     given = config.getoption(f"llmperf_{spec.name}")
     ini = config.getini(f"llmperf_{spec.name}")
     if given is not None:
@@ -142,7 +142,7 @@ def _value(config: pytest.Config, spec: Spec, table: Mapping[str, Any], where: s
     return base / Path(value).expanduser() if spec.name in _PATHS and value else value
 
 
-def _checked(spec: Spec, value: Any, where: str) -> Any:
+def _checked(spec: Option, value: Any, where: str) -> Any:
     if spec.many:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(x, str) and x.strip() for x in items):
@@ -161,7 +161,7 @@ def _checked(spec: Spec, value: Any, where: str) -> Any:
     return _number(spec, value, where)
 
 
-def _number(spec: Spec, value: Any, where: str) -> int | float:
+def _number(spec: Option, value: Any, where: str) -> int | float:
     try:
         number = float(str(value))
     except ValueError:

@@ -42,11 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if not flags.opted_in(config):
         return
     # here: numpy, scipy and openai are for sessions that measure, not for every pytest of the environment
-    from pytest_llmperf.active import Active
     from pytest_llmperf.options import Options
+    from pytest_llmperf.session.hooks import SessionHooks
 
     try:
-        config.pluginmanager.register(Active(config, Options.from_pytest_config(config)), "llmperf-active")
+        config.pluginmanager.register(SessionHooks(config, Options.from_pytest_config(config)), "llmperf-active")
     except ConfigError as e:
         raise pytest.UsageError(str(e)) from None
 

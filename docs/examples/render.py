@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
-from pytest_llmperf.report import html, jsonfile, terminal
-from pytest_llmperf.report.records import SessionRecord
+from pytest_llmperf.records import jsonfile
+from pytest_llmperf.records.results import SessionRecord
+from pytest_llmperf.report import html, terminal
 
 HERE = Path(__file__).parent
 FOLDERS = tuple(sorted(p for p in HERE.iterdir() if p.with_suffix(".md").exists() and p.is_dir()))

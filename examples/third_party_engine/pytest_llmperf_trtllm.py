@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines.base import Command, EffectiveConfig, Endpoint, Engine, EngineSettings, Probe, RequestTraits
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 
 
 class TensorRTLLM(Engine):

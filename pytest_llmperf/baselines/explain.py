@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import WORDS, number, percent
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import WORDS, number, percent
 
 _WIDTH = 10
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_llmperf.engines import tiny_model
 from pytest_llmperf.measure.metrics import DEFINITIONS
-from pytest_llmperf.server.config import MASK, ServerConfig, mask
+from pytest_llmperf.models import tiny_model
+from pytest_llmperf.server_config import MASK, ServerConfig, mask
 
 #: Prefixes of the fields that describe the server and the workload; every other field describes the hardware.
 SERVER, WORKLOAD = "server.", "workload."

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Series
 from pytest_llmperf.measure.metrics import METRICS, Metric
-from pytest_llmperf.report.history import ChangePoint, History, HistoryPoint
+from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.stats import Gate, Prior, location, segments
 
 

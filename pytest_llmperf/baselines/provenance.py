@@ -12,8 +12,8 @@ from dataclasses import fields
 from pytest_llmperf.baselines.fingerprint import HardwareLike, without_login
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.engines.base import EffectiveConfig
-from pytest_llmperf.report.records import Difference
-from pytest_llmperf.server.config import mask
+from pytest_llmperf.records.results import Difference
+from pytest_llmperf.server_config import mask
 
 #: Shown for a value that one side lacks.
 ABSENT = "-"

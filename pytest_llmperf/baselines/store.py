@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_llmperf.baselines import text
+from pytest_llmperf.baselines import toml_text
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series
 from pytest_llmperf.errors import BaselineError
@@ -76,7 +76,7 @@ def read(path: Path) -> Series:
         raise BaselineError(f"{path} cannot be read: {error.strerror}; check the file and its permissions") from error
     except UnicodeDecodeError as error:
         raise BaselineError(f"{path} is not UTF-8 text; restore it from version control or delete it") from error
-    return text.parse(content, str(path))
+    return toml_text.parse(content, str(path))
 
 
 def write(path: Path, series: Series) -> bool:
@@ -85,7 +85,7 @@ def write(path: Path, series: Series) -> bool:
     Atomic and durable: the old file stays whole until the new one is on disk. Raises ``BaselineError`` when the disk
     is full or not writable; the old file is then untouched. The caller holds the folder's lock.
     """
-    content = text.dump(series).encode()
+    content = toml_text.dump(series).encode()
     aside = path.with_name(f".{path.name}.new")
     try:
         if path.is_file() and path.read_bytes() == content:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 
 
 @dataclass(frozen=True)

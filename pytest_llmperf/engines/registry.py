@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.engines.llamacpp import LlamaCpp
-from pytest_llmperf.engines.sglang import SGLang
-from pytest_llmperf.engines.vllm import VLLM
+from pytest_llmperf.engines.llamacpp.llamacpp_adapter import LlamaCpp
+from pytest_llmperf.engines.sglang.sglang_adapter import SGLang
+from pytest_llmperf.engines.vllm.vllm_adapter import VLLM
 
 
 def builtin() -> dict[str, Engine]:

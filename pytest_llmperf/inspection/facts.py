@@ -42,7 +42,7 @@ _CARDS = {
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuFacts:
     """A kind of accelerator: ``vendor`` is nvidia, amd or cpu; ``capability`` is torch's (12, 0) for sm_120."""
 
     name: str
@@ -54,16 +54,16 @@ class Gpu:
 USUAL_GPUS = ("sm_90", "sm_100", "sm_120", "gfx942", "cpu")
 
 
-def gpu(name: str) -> Gpu:
+def gpu(name: str) -> GpuFacts:
     """``sm_90``, ``sm100``, ``gfx942``, ``cpu`` or a card (``H200``). Raises ``ConfigError`` for anything else."""
     plain = re.sub(r"[\s_-]", "", name.lower())
     plain = re.sub(r"[\s_-]", "", _CARDS.get(plain.removeprefix("nvidia").removeprefix("amd"), plain))
     if plain == "cpu":
-        return Gpu("cpu", "cpu")
+        return GpuFacts("cpu", "cpu")
     if found := re.fullmatch(r"sm(\d{1,2})(\d)a?", plain):
-        return Gpu(f"sm_{found[1]}{found[2]}", "nvidia", (int(found[1]), int(found[2])))
+        return GpuFacts(f"sm_{found[1]}{found[2]}", "nvidia", (int(found[1]), int(found[2])))
     if found := re.fullmatch(r"gfx(\d{1,2})(\d)[0-9a-f]", plain):
-        return Gpu(plain, "amd", (int(found[1]), int(found[2])))  # what torch says of gfx942: (9, 4)
+        return GpuFacts(plain, "amd", (int(found[1]), int(found[2])))  # what torch says of gfx942: (9, 4)
     raise ConfigError(
         f"--gpu {name}: not a GPU this can reason about. Give sm_NN (sm_90, sm_100, sm_120), gfxNNN, cpu, "
         f"or one of {', '.join(sorted(_CARDS))}"

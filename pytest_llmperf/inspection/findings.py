@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_llmperf.inspection.declared_flags import Flag
 from pytest_llmperf.inspection.environment import EnvironmentWrite
-from pytest_llmperf.inspection.flags import Flag
-from pytest_llmperf.inspection.paths import Outcome, Outcomes
+from pytest_llmperf.inspection.paths import Outcomes, PathOutcome
 from pytest_llmperf.inspection.source import Place
 
 SCHEMA = 1
@@ -35,7 +35,7 @@ class Default:
     outcomes: Outcomes
 
     @property
-    def settled(self) -> Outcome | None:
+    def settled(self) -> PathOutcome | None:
         """The one outcome, when the source leaves nothing open."""
         ways = self.outcomes
         return ways.all[0] if len(ways.all) == 1 and ways.complete else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.inspection.calls import wrap
-from pytest_llmperf.inspection.facts import Gpu
+from pytest_llmperf.inspection.facts import GpuFacts
 from pytest_llmperf.inspection.names import MISSING
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import (
@@ -32,7 +32,7 @@ _RECENT_CUDA = "13.0"
 _ELSEWHERE = frozenset({"torch_npu", "torch_musa", "mlx", "mlx_lm", "habana_frameworks", "npu", "hpu", "musa", "sail"})
 
 
-def externals(gpu: Gpu) -> dict[str, Any]:
+def externals(gpu: GpuFacts) -> dict[str, Any]:
     """What torch and the operating system would say on this GPU. ``name()`` is what calling the name gives."""
     nvidia, amd = gpu.vendor == "nvidia", gpu.vendor == "amd"
     major, minor = gpu.capability or (0, 0)

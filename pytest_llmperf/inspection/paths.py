@@ -15,7 +15,7 @@ _MOST_PATHS = 48
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PathOutcome:
     """One way it can go. ``answer`` maps each field asked for to its value's text (None: left unset); ``places``
     to the line that wrote it. ``because``: the conditions met in the function that holds that line, in order.
     ``depends``: the open conditions that were assumed. ``refused`` when the engine would raise instead."""
@@ -31,7 +31,7 @@ class Outcome:
 class Outcomes:
     """All outcomes; ``complete`` is False when there were too many to follow, ``notes`` say what was not followed."""
 
-    all: tuple[Outcome, ...]
+    all: tuple[PathOutcome, ...]
     complete: bool
     notes: tuple[str, ...]
 
@@ -49,7 +49,7 @@ def explore(
 
     ``run`` returns the value of every field that was asked for.
     """
-    found: list[Outcome] = []
+    found: list[PathOutcome] = []
     notes: dict[str, None] = {}
     queue: list[tuple[bool, ...]] = [()]
     for _ in range(most):
@@ -61,7 +61,7 @@ def explore(
         try:
             outcome = _outcome(interpreter, run(interpreter))
         except EngineError as error:
-            outcome = Outcome({}, {}, (), _assumed(interpreter), f"{error.kind}: {error.text} ({error.at})")
+            outcome = PathOutcome({}, {}, (), _assumed(interpreter), f"{error.kind}: {error.text} ({error.at})")
         except OutOfStepsError:
             notes["the engine's code is too long to follow to its end"] = None
             break
@@ -76,7 +76,7 @@ def _assumed(interpreter: Interpreter) -> tuple[Decision, ...]:
     return tuple(Decision(at, text, side, True) for text, at, side in interpreter.choices.taken)
 
 
-def _outcome(interpreter: Interpreter, values: dict[str, Any]) -> Outcome:
+def _outcome(interpreter: Interpreter, values: dict[str, Any]) -> PathOutcome:
     answer: dict[str, str | None] = {}
     places: dict[str, Place] = {}
     for name, value in values.items():
@@ -88,7 +88,7 @@ def _outcome(interpreter: Interpreter, values: dict[str, Any]) -> Outcome:
         if at is not None:
             places[name] = at
     because = _reasons(interpreter.trail, next(iter(places.values()), None))
-    return Outcome(answer, places, because, _assumed(interpreter))
+    return PathOutcome(answer, places, because, _assumed(interpreter))
 
 
 def _reasons(trail: list[Decision], at: Place | None) -> tuple[Decision, ...]:
@@ -100,7 +100,7 @@ def _reasons(trail: list[Decision], at: Place | None) -> tuple[Decision, ...]:
     return tuple(inside[start:])
 
 
-def _merged(outcomes: list[Outcome]) -> tuple[Outcome, ...]:
+def _merged(outcomes: list[PathOutcome]) -> tuple[PathOutcome, ...]:
     """Outcomes that differ in nothing but an assumption made no difference to that assumption: it is dropped."""
     merged = list(outcomes)
     changed = True
@@ -111,7 +111,7 @@ def _merged(outcomes: list[Outcome]) -> tuple[Outcome, ...]:
                 difference = _only_difference(one, other)
                 if difference is not None:
                     depends = tuple(d for d in one.depends if d.text != difference)
-                    merged[i] = Outcome(one.answer, one.places, one.because, depends, one.refused)
+                    merged[i] = PathOutcome(one.answer, one.places, one.because, depends, one.refused)
                     merged.remove(other)
                     changed = True
                     break
@@ -120,7 +120,7 @@ def _merged(outcomes: list[Outcome]) -> tuple[Outcome, ...]:
     return tuple(merged)
 
 
-def _only_difference(one: Outcome, other: Outcome) -> str | None:
+def _only_difference(one: PathOutcome, other: PathOutcome) -> str | None:
     if one.answer != other.answer or (one.refused is None) != (other.refused is None):
         return None
     mine, theirs = ({d.text: d.holds for d in o.depends} for o in (one, other))

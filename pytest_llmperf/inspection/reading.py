@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.inspection import environment, facts, sglang, vllm
-from pytest_llmperf.inspection.facts import Gpu, ModelFacts
+from pytest_llmperf.inspection import environment, facts, sglang_source, vllm_source
+from pytest_llmperf.inspection.declared_flags import Flag, for_speed
+from pytest_llmperf.inspection.facts import GpuFacts, ModelFacts
 from pytest_llmperf.inspection.findings import Choice, Default, Inspection
-from pytest_llmperf.inspection.flags import Flag, for_speed
 from pytest_llmperf.inspection.source import Source
 
 _T = TypeVar("_T")
-ENGINES = (sglang.PACKAGE, vllm.PACKAGE)
+ENGINES = (sglang_source.PACKAGE, vllm_source.PACKAGE)
 #: Kinds of backend a reader asks about; one without a choice in the source is said to have none.
 _KINDS = ("attention", "sampling", "moe", "mamba", "lora", "deterministic")
 #: What else SGLang settles by model and GPU; worked out when both are named.
@@ -35,11 +35,11 @@ def inspect(
         raise ConfigError(f"no reader for {source.package}; inspect reads {' and '.join(ENGINES)}")
     models = (model,) if model else facts.usual_models()
     gpus = [facts.gpu(g) for g in ((gpu,) if gpu else facts.USUAL_GPUS)]
-    of_package = sglang.launch_flags if source.package == sglang.PACKAGE else vllm.launch_flags
+    of_package = sglang_source.launch_flags if source.package == sglang_source.PACKAGE else vllm_source.launch_flags
     flags = _once(source, "flags", of_package)
     wanted = _values(flags, given or {}, source)
     asked = _SETTLED if model and gpu else ()
-    read = _sglang if source.package == sglang.PACKAGE else _vllm
+    read = _sglang if source.package == sglang_source.PACKAGE else _vllm
     choices, defaults, silent = read(source, flags, models, gpus, wanted, asked)
     return Inspection(
         engine=source.package,
@@ -67,18 +67,18 @@ def _sglang(
     source: Source,
     flags: list[Flag],
     models: Sequence[ModelFacts],
-    gpus: Sequence[Gpu],
+    gpus: Sequence[GpuFacts],
     given: Mapping[str, Any],
     asked: Sequence[str],
 ) -> tuple[tuple[Choice, ...], tuple[Default, ...], list[str]]:
     declared = {f.field for f in flags}
     choices = [*_flag_choices(flags), *_constant_choices(source, flags)]
-    groups = [tuple(n for n in sglang.ATTENTION if n in declared), *((n,) for n in asked if n in declared)]
+    groups = [tuple(n for n in sglang_source.ATTENTION if n in declared), *((n,) for n in asked if n in declared)]
     defaults = []
     for group in filter(None, groups):
-        matters = sglang.relevance(source, flags, group)
+        matters = sglang_source.relevance(source, flags, group)
         defaults += [
-            Default(gpu.name, model.label, group, sglang.resolve(source, flags, matters, model, gpu, given))
+            Default(gpu.name, model.label, group, sglang_source.resolve(source, flags, matters, model, gpu, given))
             for model in models
             for gpu in gpus
         ]
@@ -90,11 +90,11 @@ def _vllm(
     source: Source,
     flags: list[Flag],
     models: Sequence[ModelFacts],
-    gpus: Sequence[Gpu],
+    gpus: Sequence[GpuFacts],
     given: Mapping[str, Any],
     asked: Sequence[str],
 ) -> tuple[tuple[Choice, ...], tuple[Default, ...], list[str]]:
-    known = vllm.registry(source)
+    known = vllm_source.registry(source)
     choices = _flag_choices(flags)
     silent = [
         "what vLLM settles besides the attention backend is decided while it runs: see --running",
@@ -106,7 +106,7 @@ def _vllm(
     choices = [c for c in choices if c.flag != flag]
     choices.insert(0, Choice("attention backend", flag, "", known.names, known.at))
     defaults = [
-        Default(gpu.name, model.label, ("attention_backend",), vllm.resolve(source, model, gpu, known, given))
+        Default(gpu.name, model.label, ("attention_backend",), vllm_source.resolve(source, model, gpu, known, given))
         for model in models
         for gpu in gpus
     ]
@@ -128,7 +128,7 @@ def _constant_choices(source: Source, flags: list[Flag]) -> list[Choice]:
     offered = {f.choices for f in flags}
     return [
         Choice(name.removesuffix("_CHOICES").replace("_", " ").lower(), "", "", values, at)
-        for name, (values, at) in sglang.constants(source).items()
+        for name, (values, at) in sglang_source.constants(source).items()
         if values not in offered
     ]
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from pytest_llmperf.inspection.environment import EnvironmentWrite
 from pytest_llmperf.inspection.execution import Decision
 from pytest_llmperf.inspection.findings import Choice, Default, Inspection
-from pytest_llmperf.inspection.paths import Outcome
-from pytest_llmperf.report.text import clean
+from pytest_llmperf.inspection.paths import PathOutcome
+from pytest_llmperf.records.text import clean
 
 _HOW = {"set": "set", "default": "when unset", "removed": "removed"}
 _UNSET = "left to run time"
@@ -94,7 +94,7 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _answer(row: Default, outcome: Outcome) -> Text:
+def _answer(row: Default, outcome: PathOutcome) -> Text:
     if outcome.refused is not None:
         return Text("refuses to start", "red")
     text = Text(clean(outcome.answer.get(row.fields[0]) or _UNSET), "bold green" if row.settled else "bold yellow")
@@ -104,7 +104,7 @@ def _answer(row: Default, outcome: Outcome) -> Text:
     return text
 
 
-def _reason(outcome: Outcome, name: str, verbose: bool) -> Text:
+def _reason(outcome: PathOutcome, name: str, verbose: bool) -> Text:
     if outcome.refused is not None:
         return Text(clean(outcome.refused), "red")
     at = outcome.places.get(name) or next(iter(outcome.places.values()), None)

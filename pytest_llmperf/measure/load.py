@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.asker import Asker
-from pytest_llmperf.measure.compiler import Call
-from pytest_llmperf.measure.connection import Connection
-from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
-from pytest_llmperf.measure.guards import client_guard, delay_guard, drift_guard
+from pytest_llmperf.measure.checks.guards import client_guard, delay_guard, drift_guard
+from pytest_llmperf.measure.checks.nvml_state import GpuReader
+from pytest_llmperf.measure.checks.traffic import speculation
+from pytest_llmperf.measure.checks.watch import Watch, quiet
+from pytest_llmperf.measure.client.asker import Asker
+from pytest_llmperf.measure.client.compiler import Call
+from pytest_llmperf.measure.client.connection import Connection
+from pytest_llmperf.measure.client.request_outcome import RequestOutcome, finish
+from pytest_llmperf.measure.client.swarm import Finished, Swarm
+from pytest_llmperf.measure.client.timing import pace
+from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
 from pytest_llmperf.measure.limits import DEFAULT, Limits
+from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
-from pytest_llmperf.measure.nvml import GpuReader
-from pytest_llmperf.measure.outcome import Outcome, finish
-from pytest_llmperf.measure.progress import Progress, Say, silent
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import is_steady
-from pytest_llmperf.measure.swarm import Finished, Swarm
-from pytest_llmperf.measure.timing import pace
-from pytest_llmperf.measure.traffic import speculation
-from pytest_llmperf.measure.watch import Watch, quiet
 from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, slices, window_values
 
 
@@ -60,7 +60,7 @@ def load(
         each_s = float(np.median([o.timing.e2e_ms for o in warm if o.timing])) / 1e3
         play = _open_loop(asker) if workload.rate is not None else _closed_loop(asker, each_s)
         swarm = Swarm(asker.target, limits, connection.check)
-        say(Progress("window", 1, 1, left_s=_likely_s(workload, each_s)))
+        say(MeasuringProgress("window", 1, 1, left_s=_likely_s(workload, each_s)))
         with quiet():
             with Watch(connection, limits, gpus) as watch:
                 finished = play(swarm)
@@ -75,7 +75,7 @@ def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
     return sorted(ended, key=lambda e: e.outcome.sent_ns)
 
 
-def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
+def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[RequestOutcome]]:
     """Waves of as many requests as there are streams until both rates stand still, or the bounds are reached."""
     limits, work, start = asker.limits, asker.workload, time.monotonic()
     outcomes = asker.calibrate()
@@ -88,7 +88,7 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
     steady = any(o.problems for o in outcomes)
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
         calls = [asker.call("warmup") for _ in range(streams)]
-        say(Progress("warm-up", len(decode) + 1, limits.warmup_requests, tok_s))
+        say(MeasuringProgress("warm-up", len(decode) + 1, limits.warmup_requests, tok_s))
         swarm = Swarm(asker.target, limits, asker.connection.check)
         with quiet():
             wave = [e.outcome for e in _parse(asker, swarm.closed_loop(iter(calls), streams))]
@@ -183,7 +183,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
     return Run(measurement, [record(o) for o in outcomes])
 
 
-def _spread(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _spread(outcomes: Sequence[RequestOutcome]) -> dict[str, Any]:
     """JSON-ready: how requests differed."""
     ttft = [o.timing.ttft_ms for o in outcomes if o.timing]
     return {"ttft_p99_ms": float(np.percentile(ttft, 99))} if ttft else {}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.connection import Connection as Connection
+from pytest_llmperf.measure.client.connection import Connection as Connection
+from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.metrics import METRICS, Measurement, MetricValue
-from pytest_llmperf.measure.outcome import Outcome
 from pytest_llmperf.stats.location import location
 
 
@@ -38,7 +38,7 @@ class RequestRecord:
     problems: tuple[str, ...] = ()
 
 
-def record(outcome: Outcome) -> RequestRecord:
+def record(outcome: RequestOutcome) -> RequestRecord:
     """The public face of an outcome."""
     answer, times = outcome.answer, outcome.timing
     p50, p99 = times.itl_ms(50, 99) if times else (None, None)

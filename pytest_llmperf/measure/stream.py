@@ -9,22 +9,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from pytest_llmperf.engines.base import Counters
-from pytest_llmperf.measure.asker import Asker
-from pytest_llmperf.measure.compiler import Call
-from pytest_llmperf.measure.connection import Connection
-from pytest_llmperf.measure.findings import client_evidence, failed, reasons, run_notes
-from pytest_llmperf.measure.guards import client_guard, delay_guard, drift_guard
+from pytest_llmperf.measure.checks.guards import client_guard, delay_guard, drift_guard
+from pytest_llmperf.measure.checks.nvml_state import GpuReader
+from pytest_llmperf.measure.checks.traffic import difference, settled, speculation
+from pytest_llmperf.measure.checks.watch import Watch, quiet
+from pytest_llmperf.measure.client.asker import Asker
+from pytest_llmperf.measure.client.compiler import Call
+from pytest_llmperf.measure.client.connection import Connection
+from pytest_llmperf.measure.client.request_outcome import RequestOutcome
+from pytest_llmperf.measure.client.timing import Timing, pace
+from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
 from pytest_llmperf.measure.limits import DEFAULT, Limits
+from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
-from pytest_llmperf.measure.nvml import GpuReader
-from pytest_llmperf.measure.outcome import Outcome
-from pytest_llmperf.measure.progress import Progress, Say, silent
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import hiccups, is_steady, relative_error
-from pytest_llmperf.measure.timing import Timing, pace
-from pytest_llmperf.measure.traffic import difference, settled, speculation
-from pytest_llmperf.measure.watch import Watch, quiet
 
 
 def stream(
@@ -57,15 +57,15 @@ def stream(
         return _conclude(asker, warmup, watch, outcomes, counters)
 
 
-def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
+def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[RequestOutcome]]:
     """Requests like the measured ones until both rates stand still, or the bounds are reached."""
     limits, start = asker.limits, time.monotonic()
     decode: list[float] = []
     ttft: list[float] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
     steady = False
     while not steady and len(decode) < limits.warmup_requests and time.monotonic() - start < limits.warmup_s:
-        say(Progress("warm-up", len(decode) + 1, limits.warmup_requests, decode[-1] if decode else None))
+        say(MeasuringProgress("warm-up", len(decode) + 1, limits.warmup_requests, decode[-1] if decode else None))
         outcomes += [asker.ask(asker.call("warmup"))] if outcomes else asker.calibrate()
         times = outcomes[-1].timing
         if times is None:
@@ -79,13 +79,13 @@ def _warm_up(asker: Asker, say: Say) -> tuple[Warmup, list[Outcome]]:
 
 def _repeat(
     asker: Asker, calls: Sequence[Call], before: Counters | None, say: Say
-) -> tuple[list[Outcome], list[Counters]]:
+) -> tuple[list[RequestOutcome], list[Counters]]:
     """At least ``repetitions`` of the calls, then more until the mean is known to ``precision``; stops at a failure.
 
     Also what the engine counted during each, when it speculates.
     """
     work, start = asker.workload, time.monotonic()
-    outcomes: list[Outcome] = []
+    outcomes: list[RequestOutcome] = []
     counted: list[Counters] = []
     rates: list[float] = []
     speculates = before is not None and bool(before.drafts or before.acceptance_length)
@@ -106,15 +106,15 @@ def _repeat(
     return outcomes, counted
 
 
-def _reached(asker: Asker, rates: Sequence[float], most: int, spent_s: float) -> Progress:
+def _reached(asker: Asker, rates: Sequence[float], most: int, spent_s: float) -> MeasuringProgress:
     """Before the next repetition; the time left is the most it can be, since a well-known mean ends it earlier."""
     done = len(rates)
     if not done:
-        return Progress("repetition", 1, most)
+        return MeasuringProgress("repetition", 1, most)
     each_s = spent_s / done
     least = each_s * (asker.workload.repetitions - done)
     left_s = max(least, min(each_s * (most - done), asker.limits.measure_s - spent_s), 0.0)
-    return Progress("repetition", done + 1, most, statistics.median(rates), left_s)
+    return MeasuringProgress("repetition", done + 1, most, statistics.median(rates), left_s)
 
 
 def _values(timings: Sequence[Timing], counted: Sequence[Counters]) -> dict[str, tuple[float, ...]]:
@@ -133,7 +133,7 @@ def _values(timings: Sequence[Timing], counted: Sequence[Counters]) -> dict[str,
 
 
 def _conclude(
-    asker: Asker, warmup: Warmup, watch: Watch, outcomes: Sequence[Outcome], counted: Sequence[Counters]
+    asker: Asker, warmup: Warmup, watch: Watch, outcomes: Sequence[RequestOutcome], counted: Sequence[Counters]
 ) -> Run:
     limits = asker.limits
     guards, problems, evidence = watch.conclude(outcomes)

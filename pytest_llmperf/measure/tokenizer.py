@@ -9,7 +9,7 @@ import openai
 
 from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.compiler import ordinary_client
+from pytest_llmperf.measure.client.compiler import ordinary_client
 from pytest_llmperf.measure.prompts import FALLBACK_IDS, WORDS
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmperf.measure.client.request_outcome import RequestOutcome
+from pytest_llmperf.measure.client.timing import Floats, weighted_percentiles
 from pytest_llmperf.measure.metrics import Guard
-from pytest_llmperf.measure.outcome import Outcome
-from pytest_llmperf.measure.timing import Floats, weighted_percentiles
 
 
 @dataclass(frozen=True)
 class Ended:
     """An outcome in its place: when it ended (monotonic ns) and whether another request took its stream."""
 
-    outcome: Outcome
+    outcome: RequestOutcome
     ended_ns: int
     successor: bool
 
@@ -54,7 +54,7 @@ def open_window(ended: Sequence[Ended]) -> Window | None:
     return Window(start, end) if end > start else None
 
 
-def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, float]:
+def window_values(outcomes: Sequence[RequestOutcome], window: Window) -> dict[str, float]:
     """Metrics over the window.
 
     ``output_tok_s``: tokens that arrived in it / its length. ``stream_tok_s``: tokens after the first chunk of each
@@ -90,7 +90,7 @@ def window_values(outcomes: Sequence[Outcome], window: Window) -> dict[str, floa
     return values
 
 
-def slices(outcomes: Sequence[Outcome], window: Window, count: int = 8) -> list[float]:
+def slices(outcomes: Sequence[RequestOutcome], window: Window, count: int = 8) -> list[float]:
     """Tokens per second of all streams in each of ``count`` equal parts of the window."""
     edges = np.linspace(window.start_ns, window.end_ns, count + 1)
     total = np.zeros(count)
@@ -101,7 +101,7 @@ def slices(outcomes: Sequence[Outcome], window: Window, count: int = 8) -> list[
     return [float(n) / (window.seconds / count) for n in total]
 
 
-def queue_guard(outcomes: Sequence[Outcome], streams: int) -> Guard:
+def queue_guard(outcomes: Sequence[RequestOutcome], streams: int) -> Guard:
     """Whether all streams were ever decoding at once. When not, the engine kept some waiting (its limit on running
     requests, its memory, or prefills that outlast the decoding); seen from here, without asking it anything."""
     spans = [(o.answer.at_ns[0], o.answer.at_ns[-1]) for o in outcomes if o.timing is not None]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_llmperf.report.records import Result, SessionRecord
-from pytest_llmperf.report.text import clean, interval, percent
+from pytest_llmperf.records.results import Result, SessionRecord
+from pytest_llmperf.records.text import clean, interval, percent
 
 
 def github_action_benchmark(session: SessionRecord) -> dict[str, list[dict[str, Any]]]:

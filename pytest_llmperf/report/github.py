@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_llmperf.records.results import Result, SessionRecord
+from pytest_llmperf.records.text import clean, settings
 from pytest_llmperf.report import grids
 from pytest_llmperf.report import summary as words
 from pytest_llmperf.report.grids import Grid
-from pytest_llmperf.report.records import Result, SessionRecord
-from pytest_llmperf.report.text import clean, settings
 
 _ICONS = {
     "invalid": "❌", "regressed": "🔻", "inconclusive": "⚠️", "not_comparable": "❌", "no_baseline": "❌",

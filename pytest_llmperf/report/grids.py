@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_llmperf.records.gaps_and_sweeps import Curve, Effect, Gap, Sweep
+from pytest_llmperf.records.histories import History
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import MISSING, clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report import summary
-from pytest_llmperf.report.history import History
-from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import MISSING, clean, interval, number, percent, ratio, ratios
-from pytest_llmperf.report.tuning import Curve, Effect, Gap, Sweep
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.records import text as words
+from pytest_llmperf.records.histories import History
+from pytest_llmperf.records.results import Result, SessionRecord
 from pytest_llmperf.report import grids, summary
-from pytest_llmperf.report import text as words
-from pytest_llmperf.report.history import History
-from pytest_llmperf.report.records import Result, SessionRecord
 
 if TYPE_CHECKING:
     import jinja2

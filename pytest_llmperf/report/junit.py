@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import clean, exact
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import clean, exact
 
 
 def properties(result: Result) -> list[tuple[str, str]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from pytest_llmperf.records.results import Result
 from pytest_llmperf.report.grids import Column, Grid, Row
-from pytest_llmperf.report.records import Result
 
 #: Columns that carry a verdict's evidence (``drop`` below ``EXTRA``) go only once the name has come down to ``NAME``
 #: cells; the others go as soon as a name of up to ``WISH`` cells would be shortened.

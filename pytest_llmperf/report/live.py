@@ -9,8 +9,8 @@ from typing import TextIO
 
 from rich.cells import set_cell_size
 
+from pytest_llmperf.records.text import clean, number, seconds
 from pytest_llmperf.report.layout import shorten
-from pytest_llmperf.report.text import clean, number, seconds
 
 _LEAST_NAME = 8
 

@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
+from pytest_llmperf.records.gaps_and_sweeps import Curve, Gap, Sweep
+from pytest_llmperf.records.histories import History
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report import grids, summary
 from pytest_llmperf.report.grids import effect_tone, effect_words, ranked
-from pytest_llmperf.report.history import History
 from pytest_llmperf.report.layout import shorten
-from pytest_llmperf.report.records import Result
 from pytest_llmperf.report.svg import DIAMOND, LEFT, RIGHT, Drawing, Scale, drawable
-from pytest_llmperf.report.text import clean, interval, number, percent, ratio, ratios
-from pytest_llmperf.report.tuning import Curve, Gap, Sweep
 
 #: A row of a plot: its label above a lane (top and bottom within the row) that holds what is drawn.
 ROW, LANE, END = 42, 19, 37

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_llmperf.report.records import MESSAGE_KINDS, VERDICTS, Result, ServerRecord, SessionRecord
-from pytest_llmperf.report.text import WORDS, clean, interval, number, percent, plural, seconds
+from pytest_llmperf.records.results import MESSAGE_KINDS, VERDICTS, Result, ServerRecord, SessionRecord
+from pytest_llmperf.records.text import WORDS, clean, interval, number, percent, plural, seconds
 
 #: States of a result, worst first: its verdict, or ``recorded`` for a first recording, which is no failure.
 STATES = (*VERDICTS[:-1], "recorded", VERDICTS[-1])

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from markupsafe import Markup
 
-from pytest_llmperf.report.text import clean
+from pytest_llmperf.records.text import clean
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from rich.console import Console
 from rich.text import Text
 
+from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord
+from pytest_llmperf.records.text import clean, number, plural, seconds, settings
 from pytest_llmperf.report import grids, layout, summary
 from pytest_llmperf.report.grids import Grid
 from pytest_llmperf.report.layout import ASCII, STYLES, UNICODE, Glyphs
 from pytest_llmperf.report.live import LiveLine
-from pytest_llmperf.report.records import Result, ServerRecord, SessionRecord
-from pytest_llmperf.report.text import clean, number, plural, seconds, settings
 
 __all__ = ["LiveLine", "render"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_llmperf.server.gpus import Gpu, Holder, process_name
+from pytest_llmperf.server.gpu_inventory import Gpu, Holder, process_name
 
 KFD = Path("/sys/class/kfd/kfd")
 

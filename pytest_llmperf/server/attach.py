@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from pytest_llmperf.engines.base import Endpoint, Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.server import http
-from pytest_llmperf.server.config import MASK, ServerConfig
 from pytest_llmperf.server.launch import Launch, new_id
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.masking import Masker
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.readiness import COMPLETIONS, check_model, completion, completion_problem
-from pytest_llmperf.server.server import Server, mismatch_text
+from pytest_llmperf.server.running_server import Server, mismatch_text
+from pytest_llmperf.server_config import MASK, ServerConfig
 
 #: Seconds that its first completion may take (it may have kernels to compile).
 PATIENCE_S = 300.0
@@ -106,7 +106,7 @@ def _identity(endpoint: Endpoint, engine: Engine) -> str:
     Its process start time (Prometheus' standard metric) makes a restart another launch; without it every visit to that
     URL counts as the same one.
     """
-    metrics = http.get(endpoint, engine.metrics_path) if engine.metrics_path else http.Answer(0, "")
+    metrics = http.get(endpoint, engine.metrics_path) if engine.metrics_path else http.HttpAnswer(0, "")
     born = _BORN.search(metrics.text) if metrics.ok else None
     stamp = new_id(float(born.group(1))).rpartition("-")[0] if born else "attached"
     mark = hashlib.sha256(f"{endpoint.root_url} {stamp}".encode()).hexdigest()[:8]

@@ -20,7 +20,7 @@ PROBE_S = 60.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """An HTTP status with its body; ``status`` is 0 when there was no answer, and ``text`` then says why."""
 
     status: int
@@ -69,17 +69,17 @@ class Exchange:
             selector.register(sock, selectors.EVENT_READ)
             return bool(selector.select(seconds))
 
-    def answer(self) -> Answer:
+    def answer(self) -> HttpAnswer:
         try:
             if self._error is not None:
-                return Answer(0, self._error)
+                return HttpAnswer(0, self._error)
             response = self._connection.getresponse()
             data = response.read(LIMIT)
             if response.length and len(data) < LIMIT:
-                return Answer(0, "the connection was closed in the middle of the answer")
-            return Answer(response.status, data.decode("utf-8", "replace"))
+                return HttpAnswer(0, "the connection was closed in the middle of the answer")
+            return HttpAnswer(response.status, data.decode("utf-8", "replace"))
         except (OSError, http.client.HTTPException) as e:
-            return Answer(0, _reason(e))
+            return HttpAnswer(0, _reason(e))
         finally:
             self.close()
 
@@ -93,7 +93,7 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
-def get(endpoint: Endpoint, path: str, timeout: float = 10.0) -> Answer:
+def get(endpoint: Endpoint, path: str, timeout: float = 10.0) -> HttpAnswer:
     """GET ``path`` with the endpoint's API key. Never raises for what a server does."""
     return Exchange(endpoint, "GET", path, timeout=timeout).answer()
 

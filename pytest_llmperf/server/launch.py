@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from pytest_llmperf.engines.base import EffectiveConfig, Endpoint, EngineSettings
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 
 
 @dataclass(frozen=True)

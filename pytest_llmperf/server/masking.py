@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from pytest_llmperf.server.config import MASK, is_secret, without_login
+from pytest_llmperf.server_config import MASK, is_secret, without_login
 
 #: Escape sequences (colours, cursor moves, titles), then every other control character but newline and tab.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.config import is_secret
+from pytest_llmperf.server_config import is_secret
 
 #: In ``command``: where ``env NAME=VALUE ...`` is to stand, for prefixes that forward no variables.
 PLACEHOLDER = "{env}"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.server import attach, kept, leases, start
-from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.server.gpus import Inventory, system_inventory
+from pytest_llmperf.server.gpu_inventory import Inventory, system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.recipe import digest
-from pytest_llmperf.server.server import OwnLife, Server
+from pytest_llmperf.server.running_server import OwnLife, Server
+from pytest_llmperf.server_config import ServerConfig
 
 __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
 

@@ -25,7 +25,7 @@ MARGIN_S = supervisor.KILL_S + 5.0
 
 
 @dataclass(frozen=True)
-class Spec:
+class ProcessSpec:
     """What to start. ``grace`` and ``gpu_timeout`` in seconds; ``hold`` are descriptors the supervisor keeps open."""
 
     launch_id: str
@@ -54,7 +54,7 @@ class Remains:
 class EngineProcess:
     """One engine under its supervisor. ``poll`` takes in what that reported; nothing happens between polls."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self.started_at = time.time()
         self.pid: int | None = None

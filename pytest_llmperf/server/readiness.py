@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pytest_llmperf.engines.base import Endpoint, Engine
 from pytest_llmperf.errors import LaunchError
 from pytest_llmperf.server import diagnose, http, ports
-from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.process import EngineProcess
-from pytest_llmperf.server.progress import Progress
+from pytest_llmperf.server.startup_progress import StartupProgress
+from pytest_llmperf.server_config import ServerConfig
 
 #: Seconds between looks at the health endpoint, between looks for compilers, between plain progress lines.
 POLL_S = 0.1
@@ -54,7 +54,7 @@ class Readiness:
     def __init__(self, start: Start) -> None:
         self._s = start
         self._began = time.monotonic()
-        self._progress = Progress(start.engine.progress_patterns, self._began)
+        self._progress = StartupProgress(start.engine.progress_patterns, self._began)
         self._compilers_at = self._began
         self._said = ("", self._began)
         self._recent = ""
@@ -195,7 +195,7 @@ class Readiness:
         body: dict[str, object] | None = None,
         endpoint: Endpoint | None = None,
         patience: float = 30.0,
-    ) -> http.Answer:
+    ) -> http.HttpAnswer:
         """One request, with an eye on the process for as long as the answer takes."""
         exchange = http.Exchange(endpoint or self._s.endpoint, method, path, body, timeout=30.0)
         end = time.monotonic() + patience
@@ -203,7 +203,7 @@ class Readiness:
             while not exchange.ready(POLL_S):
                 self._watch(0.0)
                 if time.monotonic() > end:
-                    return http.Answer(0, f"no answer in {patience:.0f} s")
+                    return http.HttpAnswer(0, f"no answer in {patience:.0f} s")
             return exchange.answer()
         finally:
             exchange.close()
@@ -220,7 +220,7 @@ def completion(engine: Engine, config: ServerConfig) -> dict[str, object]:
     }
 
 
-def completion_problem(answer: http.Answer) -> str | None:
+def completion_problem(answer: http.HttpAnswer) -> str | None:
     """Why an answer to ``completion`` is no generated token; None when it is one."""
     if not answer.ok:
         said = diagnose.tail(answer.text, 3).strip(" |")

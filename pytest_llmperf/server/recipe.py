@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
 from pytest_llmperf.server import places
-from pytest_llmperf.server.config import MASK, ServerConfig, is_secret, mask
 from pytest_llmperf.server.masking import Environment, Masker, secrets_of
+from pytest_llmperf.server_config import MASK, ServerConfig, is_secret, mask
 
 #: Inherited variables that change how fast an engine is: no part of the declared config, so they are said in a note.
 TUNING = ("NCCL_", "SGLANG_", "SGL_", "VLLM_", "FLASHINFER_", "TRITON_", "TORCHINDUCTOR_", "LLAMA_ARG_", "OMP_NUM_")

@@ -12,12 +12,11 @@ from pathlib import Path
 from pytest_llmperf.engines.base import Engine, EngineSettings
 from pytest_llmperf.errors import LaunchError
 from pytest_llmperf.server import http, ports
-from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.kept import Kept, KeptLife
 from pytest_llmperf.server.launch import Launch, PoolSettings, new_id
 from pytest_llmperf.server.leases import Lease
 from pytest_llmperf.server.logs import Log
-from pytest_llmperf.server.process import EngineProcess, Spec
+from pytest_llmperf.server.process import EngineProcess, ProcessSpec
 from pytest_llmperf.server.readiness import (
     COMPLETIONS,
     PortLostError,
@@ -28,8 +27,9 @@ from pytest_llmperf.server.readiness import (
     completion_problem,
 )
 from pytest_llmperf.server.recipe import Recipe, masker_for, recipe
-from pytest_llmperf.server.server import OwnLife, Server, mismatch_text
+from pytest_llmperf.server.running_server import OwnLife, Server, mismatch_text
 from pytest_llmperf.server.visible import variables
+from pytest_llmperf.server_config import ServerConfig
 
 #: Starts that may lose their port before the launch is given up.
 TRIES = 4
@@ -88,7 +88,7 @@ def _run(
     launch_id = new_id()
     path = settings.log_dir.resolve() / f"{launch_id}-{config.engine}-{config.key}.log"
     log = Log(path, plan.masker)
-    spec = Spec(
+    spec = ProcessSpec(
         launch_id=launch_id,
         argv=plan.argv,
         env=plan.env,

@@ -1,23 +1,23 @@
 """Statistics of the gate: pure numpy/scipy, no pytest, no I/O."""
 
-from .compare import Effect, Ratio, effects, ratio_interval
+from .change_points import Drift, Segment, drift, segments
+from .compare import Ratio, RatioEffect, effects, ratio_interval
 from .gate import Gate
-from .history import Drift, Segment, drift, segments
 from .levels import session_alpha
 from .location import Launch, location
 from .prior import Prior, fit_prior
 from .sequential import Trial, abba, trial
-from .target import TargetOutcome, judge_target
+from .target import TargetOutcome, target_outcome
 from .verdict import Outcome
 
 __all__ = [
     "Drift",
-    "Effect",
     "Gate",
     "Launch",
     "Outcome",
     "Prior",
     "Ratio",
+    "RatioEffect",
     "Segment",
     "TargetOutcome",
     "Trial",
@@ -25,10 +25,10 @@ __all__ = [
     "drift",
     "effects",
     "fit_prior",
-    "judge_target",
     "location",
     "ratio_interval",
     "segments",
     "session_alpha",
+    "target_outcome",
     "trial",
 ]

@@ -35,7 +35,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Effect:
+class RatioEffect:
     """One variation of a sweep against the base: ``ratio`` is variation / base, its interval simultaneous over all
     variations, ``p`` adjusted likewise. ``better`` is None where there is no credible effect."""
 
@@ -99,7 +99,7 @@ def effects(
     higher_is_better: bool = True,
     level: float = 0.95,
     prior: Prior | None = None,
-) -> list[Effect]:
+) -> list[RatioEffect]:
     """What each variation of one factor does to the base, best first.
 
     All launches are of one engine and share one moderated variance; the intervals cover all true ratios at once with
@@ -124,7 +124,7 @@ def effects(
         low, high = gap - critical * error, gap + critical * error
         p = 1 - dunnett_cdf(abs(gap) / error, lean, nu)
         better = None if low <= 0 <= high else (gap > 0) == higher_is_better
-        found.append(Effect(name, math.exp(gap), math.exp(low), math.exp(high), p, group.size, better))
+        found.append(RatioEffect(name, math.exp(gap), math.exp(low), math.exp(high), p, group.size, better))
     return sorted(found, key=lambda e: e.ratio, reverse=higher_is_better)
 
 

@@ -26,7 +26,7 @@ class TargetOutcome:
     reasons: tuple[str, ...] = ()
 
 
-def judge_target(
+def target_outcome(
     launches: Launch | Sequence[Launch],
     target: float,
     higher_is_better: bool = True,

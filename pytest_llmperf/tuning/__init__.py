@@ -12,7 +12,7 @@ from pytest_llmperf.tuning.knee import Knee, find_knee
 from pytest_llmperf.tuning.order import Slot, launch_order
 from pytest_llmperf.tuning.plan import SweepPlan, Variation, plan
 from pytest_llmperf.tuning.presets import Preset, Presets, expand, load_presets
-from pytest_llmperf.tuning.results import curve, gap, nccl_note, sweep
+from pytest_llmperf.tuning.ratios import curve, gap, nccl_note, sweep
 
 __all__ = [
     "Knee",

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 from pytest_llmperf.measure.metrics import METRICS
-from pytest_llmperf.report.records import LaunchValues, Result
-from pytest_llmperf.report.tuning import Gap
+from pytest_llmperf.records.gaps_and_sweeps import Gap
+from pytest_llmperf.records.results import LaunchValues, Result
 from pytest_llmperf.stats import Prior
-from pytest_llmperf.tuning.results import gap
+from pytest_llmperf.tuning.ratios import gap
 
 #: What is said of an interval that no two launches stand behind.
 ASSUMED = "one launch a side: the interval is as wide as launches are assumed to differ; --launches 3 measures that"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmperf.measure.metrics import Measurement
-from pytest_llmperf.report.encode import build
-from pytest_llmperf.report.tuning import Curve, CurvePoint
+from pytest_llmperf.records.encode import build
+from pytest_llmperf.records.gaps_and_sweeps import Curve, CurvePoint
 from pytest_llmperf.stats import location
-from pytest_llmperf.tuning.results import curve
+from pytest_llmperf.tuning.ratios import curve
 
 #: What a sweep over concurrency varies; everything else must be the same along a curve.
 _VARIED = frozenset({"concurrency", "requests", "seconds"})

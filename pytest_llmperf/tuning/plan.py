@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.server.config import mask
+from pytest_llmperf.server_config import mask
 from pytest_llmperf.tuning.presets import Presets, expand
 
 BASE = "base"

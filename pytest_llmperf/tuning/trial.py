@@ -9,9 +9,9 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import LaunchError, MeasurementError
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.measure.run import Run
-from pytest_llmperf.report.text import number, percent, plural
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.records.text import number, percent, plural
 from pytest_llmperf.server.pool import Server, ServerPool
+from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.stats import Prior, Trial, location
 from pytest_llmperf.tuning.ab import step
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import cli
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch, Series
-from pytest_llmperf.report.records import SessionRecord
-from pytest_llmperf.report.tuning import Effect, Sweep
+from pytest_llmperf.cli import main
+from pytest_llmperf.records.gaps_and_sweeps import Effect, Sweep
+from pytest_llmperf.records.results import SessionRecord
 
 from .conftest import PRINT, make_launch, path_of
 from .test_history_and_compare import result, run
@@ -39,18 +39,18 @@ def put(folder: Path, test: str = TEST, engine: str = "llamacpp", count: int = 2
 def test_show_lists_and_filters(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(project / "baselines")
     put(project / "baselines", "other.py::test_b", "vllm")
-    assert cli.main(["baselines", "show"]) == 0
+    assert main.main(["baselines", "show"]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 5
     assert f"{TEST}  llamacpp  h200-x1   decode_tok_s  80.50  tok/s" in out
-    assert cli.main(["baselines", "show", "other"]) == 0
+    assert main.main(["baselines", "show", "other"]) == 0
     assert TEST not in capsys.readouterr().out
-    assert cli.main(["baselines", "show", "nothing"]) == 1
+    assert main.main(["baselines", "show", "nothing"]) == 1
 
 
 def test_show_tells_all_about_one_test(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = put(project / "baselines")
-    assert cli.main(["baselines", "show", TEST]) == 0
+    assert main.main(["baselines", "show", TEST]) == 0
     out = capsys.readouterr().out
     for part in (str(path), "gpu = NVIDIA H200", "epoch 1: first recording", "launch-0001", "driver = 570"):
         assert part in out
@@ -60,7 +60,7 @@ def test_show_names_broken_files_and_shows_the_rest(project: Path, capsys: pytes
     put(project / "baselines")
     broken = put(project / "baselines", "other.py::test_b")
     broken.write_text("schema = 9")
-    assert cli.main(["baselines", "show"]) == 1
+    assert main.main(["baselines", "show"]) == 1
     out = capsys.readouterr().out
     assert f"broken: {broken} has schema 9" in out
     assert TEST in out
@@ -71,43 +71,43 @@ def test_the_folder_is_the_projects_own(project: Path, capsys: pytest.CaptureFix
     (project / "pyproject.toml").write_text('[tool.llmperf]\nbaselines = "kept/here"\n')
     (project / "deep").mkdir()
     for words in (["baselines", "show"], ["history"]):
-        assert cli.main(words) == 0
+        assert main.main(words) == 0
     (project / "llmperf.toml").write_text('baselines = "nowhere"\n')
-    assert cli.main(["baselines", "show"]) == 4
+    assert main.main(["baselines", "show"]) == 4
     assert "no baselines folder" in capsys.readouterr().err
-    assert cli.main(["baselines", "show", "--baselines", "kept/here"]) == 0
+    assert main.main(["baselines", "show", "--baselines", "kept/here"]) == 0
     (project / "llmperf.toml").write_text("baselines = ")
-    assert cli.main(["history"]) == 4
+    assert main.main(["history"]) == 4
 
 
 def test_rename_and_merge(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(project / "baselines")
     put(project / "theirs", "perf/test_decode.py::test_new", count=4)
-    assert cli.main(["baselines", "rename", TEST, "perf/test_decode.py::test_new"]) == 0
-    assert cli.main(["baselines", "merge", "theirs"]) == 0
+    assert main.main(["baselines", "rename", TEST, "perf/test_decode.py::test_new"]) == 0
+    assert main.main(["baselines", "merge", "theirs"]) == 0
     (series,) = store.find(project / "baselines", "perf/test_decode.py::test_new", "llamacpp")
     assert len(series.current.launches) == 4
-    assert cli.main(["baselines", "merge", "theirs"]) == 0
+    assert main.main(["baselines", "merge", "theirs"]) == 0
     assert capsys.readouterr().out.endswith("nothing new\n")
-    assert cli.main(["baselines", "rename", TEST, "x.py::test_y"]) == 1
-    assert cli.main(["baselines", "merge", "nowhere"]) == 1
+    assert main.main(["baselines", "rename", TEST, "x.py::test_y"]) == 1
+    assert main.main(["baselines", "merge", "nowhere"]) == 1
 
 
 def test_merge_is_a_git_merge_driver(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, ours, theirs = (put(project / side, count=n) for side, n in (("base", 1), ("ours", 2), ("theirs", 3)))
     words = ["baselines", "merge", "--driver", *map(str, (base, ours, theirs))]
-    assert cli.main(words) == 0
+    assert main.main(words) == 0
     assert len(store.read(ours).current.launches) == 3
     other = put(project / "other", "x.py::test_y")
-    assert cli.main([*words[:-1], str(other)]) == 1
-    assert cli.main(words[:-1]) == 4
+    assert main.main([*words[:-1], str(other)]) == 1
+    assert main.main(words[:-1]) == 4
 
 
 def test_git_merges_two_branches_that_recorded(project: Path) -> None:
     def git(*words: str) -> None:
         subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True, stdout=subprocess.PIPE)
 
-    command = f"{sys.executable} -c 'import sys; from pytest_llmperf.cli import main; sys.exit(main())'"
+    command = f"{sys.executable} -c 'import sys; from pytest_llmperf.cli.main import main; sys.exit(main())'"
     git("init", "-q", "-b", "main", ".")
     git("config", "merge.llmperf.driver", f"{command} baselines merge --driver %O %A %B")
     (project / ".gitattributes").write_text("baselines/** merge=llmperf\n")
@@ -150,27 +150,27 @@ def suite(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_unused_and_prune_follow_what_pytest_collects(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept, gone = put(suite / "baselines"), put(suite / "baselines", "perf/test_decode.py::test_gone")
-    assert cli.main(["baselines", "unused"]) == 1
+    assert main.main(["baselines", "unused"]) == 1
     path = gone.relative_to(suite / "baselines")
     assert capsys.readouterr().out == f"unused: perf/test_decode.py::test_gone [llamacpp]  {path}\n"
-    assert cli.main(["baselines", "prune"]) == 0
+    assert main.main(["baselines", "prune"]) == 0
     assert list(store.files(suite / "baselines")) == [kept]
-    assert cli.main(["baselines", "unused"]) == 0
+    assert main.main(["baselines", "unused"]) == 0
 
 
 def test_a_renamed_test_is_offered(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(suite / "baselines", "perf/test_decode.py::test_single_streams")
-    assert cli.main(["baselines", "unused"]) == 1
+    assert main.main(["baselines", "unused"]) == 1
     assert f"rename 'perf/test_decode.py::test_single_streams' '{TEST}'" in capsys.readouterr().out
 
 
 def test_a_failed_or_empty_collection_prunes_nothing(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = put(suite / "baselines", "perf/test_decode.py::test_gone")
     (suite / "perf" / "test_decode.py").write_text("import nothing_of_that_name")
-    assert cli.main(["baselines", "prune"]) == 4
+    assert main.main(["baselines", "prune"]) == 4
     assert "nothing_of_that_name" in capsys.readouterr().err
     (suite / "perf" / "test_decode.py").write_text("def test_plain(): pass  # no server")
-    assert cli.main(["baselines", "prune"]) == 4
+    assert main.main(["baselines", "prune"]) == 4
     assert "no performance test" in capsys.readouterr().err
     assert path.exists()
 
@@ -179,71 +179,71 @@ def test_history_draws_launches_and_changes(project: Path, capsys: pytest.Captur
     launches = [make_launch(n, 80 if n < 4 else 70, provenance={"engine version": "0.5.17"}) for n in range(8)]
     series = Series(TEST, "llamacpp", PRINT, (Epoch("first recording", tuple(launches)),))
     store.write(path_of(project / "baselines", series), series)
-    assert cli.main(["history", "single_stream"]) == 0
+    assert main.main(["history", "single_stream"]) == 0
     out = capsys.readouterr().out
     assert out.count("•") == 8
     assert "unannounced" in out
     assert "0.5.17" in out
-    assert cli.main(["history", "--html", "out/trend.html"]) == 0
+    assert main.main(["history", "--html", "out/trend.html"]) == 0
     assert "1 series in out/trend.html" in capsys.readouterr().out
     page = Path("out/trend.html").read_text()
     assert page.count("<svg") == 1
     assert page.count('<tr class="">') == 8
     assert all(said in page for said in ("test_<wbr>single_<wbr>stream", "decode_tok_s", "0.5.17"))
-    assert cli.main(["history", "--metric", "ttft_ms"]) == 1
-    assert cli.main(["history", "--engine", "vllm"]) == 1
+    assert main.main(["history", "--metric", "ttft_ms"]) == 1
+    assert main.main(["history", "--engine", "vllm"]) == 1
 
 
 def test_compare_says_what_is_worse(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("a", 80.0), ("b", 60.0)):
         session = run(result([value, value * 1.004], prefix=name, provenance={"driver": name}))
         (project / f"{name}.json").write_text(json.dumps(session.to_json()))
-    assert cli.main(["compare", "a.json", "b.json"]) == 1
+    assert main.main(["compare", "a.json", "b.json"]) == 1
     out = capsys.readouterr().out
     assert "worse" in out
     assert "driver: a -> b" in out
-    assert cli.main(["compare", "a.json", "a.json"]) == 0
-    assert cli.main(["compare", "a.json", "missing.json"]) == 4
+    assert main.main(["compare", "a.json", "a.json"]) == 0
+    assert main.main(["compare", "a.json", "missing.json"]) == 4
     (project / "empty.json").write_text("{}")
-    assert cli.main(["compare", "a.json", "empty.json"]) == 4
+    assert main.main(["compare", "a.json", "empty.json"]) == 4
 
 
 def test_sweep_prints_a_stored_sweep(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     effects = (Effect("attention_backend", "fa3", 90.0, 1.1, (1.05, 1.15), True, 2),)
     sweep = Sweep("s", "sglang", "decode_tok_s", "tok/s", True, {"attention_backend": "flashinfer"}, 82.0, effects)
     (project / "s.json").write_text(json.dumps(SessionRecord({}, sweeps=(sweep,)).to_json()))
-    assert cli.main(["sweep", "s.json"]) == 0
+    assert main.main(["sweep", "s.json"]) == 0
     assert "fa3" in capsys.readouterr().out
     (project / "none.json").write_text(json.dumps(SessionRecord({}).to_json()))
-    assert cli.main(["sweep", "none.json"]) == 1
+    assert main.main(["sweep", "none.json"]) == 1
 
 
 def test_servers_are_listed_and_stopped(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["servers", "list"]) == 0
-    assert cli.main(["servers", "stop"]) == 0
+    assert main.main(["servers", "list"]) == 0
+    assert main.main(["servers", "stop"]) == 0
     assert capsys.readouterr().out == "no kept servers\nno kept servers\n"
-    assert cli.main(["servers", "stop", "abc"]) == 1
+    assert main.main(["servers", "stop", "abc"]) == 1
     assert "'abc' fits no kept server" in capsys.readouterr().err
 
 
 def test_tiny_model_is_written_where_asked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tiny-model", "model", "--no-gguf"]) == 0
+    assert main.main(["tiny-model", "model", "--no-gguf"]) == 0
     assert (project / "model" / "config.json").is_file()
     (project / "file").write_text("")
-    assert cli.main(["tiny-model", "file"]) == 4
+    assert main.main(["tiny-model", "file"]) == 4
 
 
 def test_hostile_text_reaches_the_terminal_inert(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(project / "baselines", "t.py::test_a[\x1b[2J\x1b]0;owned\x07]")
     for words in (["baselines", "show"], ["history"], ["baselines", "show", "t.py"]):
-        cli.main(words)
+        main.main(words)
     assert "\x1b[2J" not in capsys.readouterr().out
 
 
 def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
     for n in range(200):
         put(project / "baselines", f"t.py::test_{n}")
-    code = "import sys; from pytest_llmperf.cli import main; sys.exit(main(['history']))"
+    code = "import sys; from pytest_llmperf.cli.main import main; sys.exit(main(['history']))"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -256,13 +256,13 @@ def test_a_reader_that_leaves_early_is_no_error(project: Path) -> None:
 @pytest.mark.parametrize("words", [[], ["bogus"], ["baselines"], ["compare", "a.json"]])
 def test_wrong_usage_is_said_by_argparse(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main(words)
+        main.main(words)
     assert caught.value.code == 2
     assert "usage: llmperf" in capsys.readouterr().err
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main(["--help"])
+        main.main(["--help"])
     out = capsys.readouterr().out
-    assert all(command.name in out for command in cli.COMMANDS)
+    assert all(command.name in out for command in main.COMMANDS)

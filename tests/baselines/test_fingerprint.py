@@ -7,8 +7,8 @@ import pytest
 
 from pytest_llmperf.baselines import fingerprint
 from pytest_llmperf.baselines.fingerprint import Fingerprint, cpu_model, host_identity, memory_class
-from pytest_llmperf.engines import tiny_model
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.models import tiny_model
+from pytest_llmperf.server_config import ServerConfig
 
 from .conftest import Gpu, Hardware
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.baselines import history
-from pytest_llmperf.baselines.compare import compare
+from pytest_llmperf.baselines.run_comparison import compare
 from pytest_llmperf.baselines.series import Epoch, Series
-from pytest_llmperf.report.records import LaunchValues, Result, SessionRecord
+from pytest_llmperf.records.results import LaunchValues, Result, SessionRecord
 
 from .conftest import PRINT, make_launch
 

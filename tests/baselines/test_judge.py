@@ -10,18 +10,18 @@ import pytest
 
 from pytest_llmperf.baselines.explain import explain
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from pytest_llmperf.baselines.judge import Case, Judgement, judge
+from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, verdict_of
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS, Guard
-from pytest_llmperf.report.records import Result
-from pytest_llmperf.report.text import percent
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import percent
 from pytest_llmperf.stats import Prior
 
 from .conftest import DAY, PRINT, START, make_launch
 
 FOLDER = Path("/b")
-CASE = Case("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["decode_tok_s"], PRINT, "h1")
+CASE = GateTerms("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["decode_tok_s"], PRINT, "h1")
 #: Launch-to-launch wobble that repeats: about 0.5 %.
 WOBBLE = (0.0, 0.006, -0.004, 0.003, -0.006)
 
@@ -32,10 +32,10 @@ def series(count: int = 5, value: float = 82.5, **more: Any) -> Series:
 
 
 def judged(
-    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: Case = CASE, **more: Any
-) -> Judgement:
+    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: GateTerms = CASE, **more: Any
+) -> MetricVerdict:
     given: dict[str, Any] = {"known": [series()], "folder": FOLDER, "now": START + 10 * DAY, **more}
-    return judge(case, fresh, confirmed, **given)
+    return verdict_of(case, fresh, confirmed, **given)
 
 
 def at(value: float, n: int = 100, **more: Any) -> StoredLaunch:

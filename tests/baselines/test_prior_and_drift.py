@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.baselines import drift, prior, store
+from pytest_llmperf.baselines import drift, fitted_priors, store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series
 from pytest_llmperf.measure.metrics import METRICS
@@ -32,7 +32,7 @@ def fill(folder: Path, spread: float, count: int = 40, fingerprint: Fingerprint 
 @pytest.mark.parametrize("spread", [0.002, 0.03])
 def test_prior_is_what_the_stored_series_show(tmp_path: Path, state: Path, spread: float) -> None:
     fill(tmp_path, spread)
-    found = prior.fit(tmp_path, "sglang", PRINT, state)
+    found = fitted_priors.fit(tmp_path, "sglang", PRINT, state)
     assert found.of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(spread, rel=0.2)
     assert found.of(METRICS["ttft_ms"], 0.006) == Prior(s0=0.12), "times to the first token differ by more"
     assert found.of(METRICS["ttft_ms"], 0.2) == Prior(s0=0.2)
@@ -41,7 +41,7 @@ def test_prior_is_what_the_stored_series_show(tmp_path: Path, state: Path, sprea
 
 def test_hosts_that_differ_do_not_widen_the_launch_spread(tmp_path: Path, state: Path) -> None:
     fill(tmp_path, 0.004, hosts=2)
-    assert prior.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(
+    assert fitted_priors.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(
         0.004, rel=0.2
     )
 
@@ -49,13 +49,13 @@ def test_hosts_that_differ_do_not_widen_the_launch_spread(tmp_path: Path, state:
 def test_other_hardware_and_engines_say_nothing(tmp_path: Path, state: Path) -> None:
     same_label = Fingerprint({**PRINT.fields, "gpu memory": "80 GiB"})
     fill(tmp_path, 0.03, fingerprint=same_label)
-    assert prior.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
-    assert prior.fit(tmp_path, "vllm", same_label, state).files == 0
-    assert prior.fit(tmp_path, "sglang", same_label, state).of(METRICS["decode_tok_s"], 0.006) != USUAL
+    assert fitted_priors.fit(tmp_path, "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
+    assert fitted_priors.fit(tmp_path, "vllm", same_label, state).files == 0
+    assert fitted_priors.fit(tmp_path, "sglang", same_label, state).of(METRICS["decode_tok_s"], 0.006) != USUAL
 
 
 def test_an_empty_folder_gives_the_default(tmp_path: Path, state: Path) -> None:
-    assert prior.fit(tmp_path / "none", "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
+    assert fitted_priors.fit(tmp_path / "none", "sglang", PRINT, state).of(METRICS["decode_tok_s"], 0.006) == USUAL
 
 
 def test_fit_is_cached_by_content_outside_the_folder(
@@ -63,43 +63,43 @@ def test_fit_is_cached_by_content_outside_the_folder(
 ) -> None:
     fill(tmp_path / "b", 0.01)
     before = sorted((tmp_path / "b").rglob("*"))
-    first = prior.fit(tmp_path / "b", "sglang", PRINT, state)
+    first = fitted_priors.fit(tmp_path / "b", "sglang", PRINT, state)
     assert sorted((tmp_path / "b").rglob("*")) == before
     parsed = []
-    monkeypatch.setattr(prior, "parse", lambda *a: parsed.append(a))
+    monkeypatch.setattr(fitted_priors, "parse", lambda *a: parsed.append(a))
     for path in store.files(tmp_path / "b"):
         path.touch()
-    assert prior.fit(tmp_path / "b", "sglang", PRINT, state) == first
+    assert fitted_priors.fit(tmp_path / "b", "sglang", PRINT, state) == first
     assert not parsed
     monkeypatch.undo()
     fill(tmp_path / "b", 0.03)
-    assert prior.fit(tmp_path / "b", "sglang", PRINT, state) != first
+    assert fitted_priors.fit(tmp_path / "b", "sglang", PRINT, state) != first
 
 
 def test_a_spoilt_or_unwritable_cache_costs_time_only(tmp_path: Path, state: Path) -> None:
     fill(tmp_path / "b", 0.01)
-    first = prior.fit(tmp_path / "b", "sglang", PRINT, state)
+    first = fitted_priors.fit(tmp_path / "b", "sglang", PRINT, state)
     for entry in state.iterdir():
         for text in ("", "[]", "{}", '{"digest": 1}', entry.read_text().replace('"d0"', '"d1"')):
             entry.write_text(text)
-            assert prior.fit(tmp_path / "b", "sglang", PRINT, state) == first
+            assert fitted_priors.fit(tmp_path / "b", "sglang", PRINT, state) == first
     (tmp_path / "file").write_text("")
-    assert prior.fit(tmp_path / "b", "sglang", PRINT, tmp_path / "file") == first
+    assert fitted_priors.fit(tmp_path / "b", "sglang", PRINT, tmp_path / "file") == first
 
 
 def test_broken_files_are_named_and_left_out(tmp_path: Path, state: Path) -> None:
     fill(tmp_path, 0.01)
     path = next(store.files(tmp_path))
     path.write_bytes(b"\xff")
-    found = prior.fit(tmp_path, "sglang", PRINT, state)
+    found = fitted_priors.fit(tmp_path, "sglang", PRINT, state)
     assert found.broken == (str(path),)
-    assert found == prior.fit(tmp_path, "sglang", PRINT, state)
+    assert found == fitted_priors.fit(tmp_path, "sglang", PRINT, state)
 
 
 def test_only_a_sample_of_many_files_is_read(tmp_path: Path, state: Path) -> None:
-    fill(tmp_path, 0.01, count=prior.SAMPLE + 10)
-    found = prior.fit(tmp_path, "sglang", PRINT, state)
-    assert found.files == prior.SAMPLE
+    fill(tmp_path, 0.01, count=fitted_priors.SAMPLE + 10)
+    found = fitted_priors.fit(tmp_path, "sglang", PRINT, state)
+    assert found.files == fitted_priors.SAMPLE
     assert found.of(METRICS["decode_tok_s"], 0.006).s0 == pytest.approx(0.01, rel=0.2)
 
 

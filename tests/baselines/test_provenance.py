@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pytest_llmperf.baselines import provenance
 from pytest_llmperf.engines.base import EffectiveConfig
-from pytest_llmperf.report.records import Difference
+from pytest_llmperf.records.results import Difference
 
 from .conftest import Gpu, Hardware, make_launch
 

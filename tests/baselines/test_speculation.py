@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.baselines.series import StoredLaunch
-from pytest_llmperf.baselines.speculation import blame
+from pytest_llmperf.baselines.speculative_loss import blame
 
 
 def launch(length: float | None, steps: float, metric: str = "decode_tok_s") -> StoredLaunch:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.baselines import store, text
+from pytest_llmperf.baselines import store, toml_text
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, rounded, seconds, utc
 from pytest_llmperf.errors import BaselineError
@@ -48,10 +48,10 @@ def test_any_series_survives_the_file(
 ) -> None:
     both = tuple(Epoch(reason, tuple(half)) for half in halves if half)
     before = Series(test, engine, Fingerprint(fields), both)
-    written = text.dump(before)
-    after = text.parse(written, "x.toml")
+    written = toml_text.dump(before)
+    after = toml_text.parse(written, "x.toml")
     assert after == before
-    assert text.dump(after) == written
+    assert toml_text.dump(after) == written
 
 
 @given(numbers)
@@ -61,7 +61,7 @@ def test_rounding_again_changes_nothing(value: float) -> None:
 
 
 def test_file_reads_well_and_holds_one_line_per_metric(launch: Make) -> None:
-    written = text.dump(series(launch(0, 82.51234567, ttft_ms=30.0, cache="warm")))
+    written = toml_text.dump(series(launch(0, 82.51234567, ttft_ms=30.0, cache="warm")))
     assert written.splitlines()[1:] == [
         "schema = 1",
         f'test = "{TEST}"',
@@ -95,10 +95,10 @@ def test_launches_of_one_build_share_their_provenance_and_keep_their_commit(laun
     facts = {"driver": "570", "engine version": "0.5.17"}
     launches = [launch(n, provenance={**facts, "commit": f"c{n}"}) for n in range(3)]
     s = series(*launches)
-    written = text.dump(s)
+    written = toml_text.dump(s)
     assert written.count('"engine version" = "0.5.17"') == 1
-    assert [x.provenance["commit"] for x in text.parse(written, "t").current.launches] == ["c0", "c1", "c2"]
-    assert text.parse(written, "t") == s
+    assert [x.provenance["commit"] for x in toml_text.parse(written, "t").current.launches] == ["c0", "c1", "c2"]
+    assert toml_text.parse(written, "t") == s
 
 
 def test_find_reads_back_what_was_written(tmp_path: Path, launch: Make) -> None:

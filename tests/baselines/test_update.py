@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.baselines import store, text, update
+from pytest_llmperf.baselines import store, toml_text, update
 from pytest_llmperf.baselines.series import KEEP_EPOCHS, KEEP_FIRST, KEEP_LAUNCHES, Epoch, Series, merged
 from pytest_llmperf.baselines.update import Change, Fresh, Refusal, plan
 from pytest_llmperf.errors import BaselineError
@@ -189,8 +189,8 @@ def test_merging_is_a_union_in_any_order(base: list[int], ours: list[int], their
     a = root.extending(root.current.ids, map(make_launch, ours))
     b = root.extending(root.current.ids, map(make_launch, theirs))
     both = merged(a, b)
-    assert text.dump(both) == text.dump(merged(b, a))
-    assert text.dump(merged(both, b)) == text.dump(both)
+    assert toml_text.dump(both) == toml_text.dump(merged(b, a))
+    assert toml_text.dump(merged(both, b)) == toml_text.dump(both)
     union = sorted({*base, *ours, *theirs})
     if len(union) <= KEEP_LAUNCHES:
         assert ids(both.current) == union
@@ -216,8 +216,8 @@ cuts = st.lists(st.integers(0, 9), max_size=3)
 def test_any_two_versions_merge_without_loss(a: list[int], at: list[int], b: list[int], bt: list[int]) -> None:
     one, other = sides(a, at), sides(b, bt)
     both = merged(one, other)
-    assert text.dump(both) == text.dump(merged(other, one))
-    assert text.parse(text.dump(both), "merged") == both
+    assert toml_text.dump(both) == toml_text.dump(merged(other, one))
+    assert toml_text.parse(toml_text.dump(both), "merged") == both
     assert sorted(n for e in both.epochs for n in ids(e)) == sorted({*a, *b})
 
 

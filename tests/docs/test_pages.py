@@ -13,7 +13,8 @@ import pytest
 import tomli
 
 from docs import gen_reference
-from pytest_llmperf import cli, flags
+from pytest_llmperf import flags
+from pytest_llmperf.cli import main
 from tests.docs.pages import DOCS, ROOT, Block, blocks, commands, every_page
 
 PAGES = every_page()
@@ -58,7 +59,7 @@ def _check(words: list[str]) -> None:
     if words[:1] == ["pytest"]:
         assert given <= PYTEST | options(), given - PYTEST - options()
     elif words[:1] == ["llmperf"]:
-        assert words[1] in {c.name for c in cli.COMMANDS}, words
+        assert words[1] in {c.name for c in main.COMMANDS}, words
         # of sub-commands of a sub-command only the names are told
         told = gen_reference.help_of(words[1])
         assert all(name in told for name in given) or "ACTION" in told, (given, told)

@@ -22,7 +22,7 @@ min_effect = 0.1
 """
 PROGRAMS = {
     "pytest": ("-m", "pytest", "-p", "no:cacheprovider"),
-    "llmperf": ("-c", "import sys; from pytest_llmperf.cli import main; sys.exit(main())"),
+    "llmperf": ("-c", "import sys; from pytest_llmperf.cli.main import main; sys.exit(main())"),
 }
 SCRIPTS = [page for page in every_page() if any(b.directive == "run" for b in blocks(page))]
 

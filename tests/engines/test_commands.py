@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.engines.base import PORTABLE, Command, Endpoint, EngineSettings
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 
 ENGINES = builtin()
 ENDPOINT = Endpoint("127.0.0.1", 4321, "the-key")
@@ -18,7 +18,7 @@ ENDPOINT = Endpoint("127.0.0.1", 4321, "the-key")
 PROGRAM = {
     "sglang": ["python", "-m", "sglang.launch_server"],
     "vllm": ["vllm", "serve"],
-    "llamacpp": [sys.executable, "-m", "pytest_llmperf.engines.llamacpp_serve"],
+    "llamacpp": [sys.executable, "-m", "pytest_llmperf.engines.llamacpp.llamacpp_serve"],
 }
 BARE = {
     "sglang": [

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.engines import flags
+from pytest_llmperf.engines import command_flags
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ from pytest_llmperf.engines import flags
     ],
 )
 def test_argv(declared: dict[str, Any], expected: list[str]) -> None:
-    assert flags.argv(declared) == expected
+    assert command_flags.argv(declared) == expected
 
 
 def test_false_is_spelled_out_where_the_engine_has_a_no_form() -> None:
-    assert flags.argv({"async_scheduling": False, "x": True}, negate=True) == ["--no-async-scheduling", "--x"]
+    assert command_flags.argv({"async_scheduling": False, "x": True}, negate=True) == ["--no-async-scheduling", "--x"]
 
 
 def test_spellings_of_one_flag_meet() -> None:
-    assert flags.normal({"--tp-size": 1, "max-num-seqs": 2}) == {"tp_size": 1, "max_num_seqs": 2}
+    assert command_flags.normal({"--tp-size": 1, "max-num-seqs": 2}) == {"tp_size": 1, "max_num_seqs": 2}

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines.base import Endpoint, EngineSettings
-from pytest_llmperf.engines.llamacpp import LlamaCpp
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.engines.llamacpp.llamacpp_adapter import LlamaCpp
+from pytest_llmperf.server_config import ServerConfig
 from tests.conftest import wait_for
 
 ENGINE = LlamaCpp()
@@ -216,7 +216,7 @@ def test_prompt_lookup_speculates_and_is_counted(server: Running) -> None:
 
 
 def _fails(*flags: str) -> str:
-    argv = [sys.executable, "-m", "pytest_llmperf.engines.llamacpp_serve", "--port", str(_free_port()), *flags]
+    argv = [sys.executable, "-m", "pytest_llmperf.engines.llamacpp.llamacpp_serve", "--port", str(_free_port()), *flags]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr

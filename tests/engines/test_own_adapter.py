@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from pytest_llmperf.engines import flags
+from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import Command, EffectiveConfig, Endpoint, Engine, EngineSettings, Probe
-from pytest_llmperf.engines.reading import Reading
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.engines.effective_reader import Reading
+from pytest_llmperf.server_config import ServerConfig
 
 
 class TGI(Engine):
@@ -24,7 +24,9 @@ class TGI(Engine):
             "max_concurrent_requests": config.max_running_requests,
         }
         program = settings.command or ("text-generation-launcher",)
-        return Command((*program, *flags.argv(own | flags.normal(config.flags))), {**config.nccl, **config.env})
+        return Command(
+            (*program, *command_flags.argv(own | command_flags.normal(config.flags))), {**config.nccl, **config.env}
+        )
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         r = Reading()

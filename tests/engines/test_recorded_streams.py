@@ -9,8 +9,8 @@ import pytest
 
 from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.engines.vllm_read import INFO
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.engines.vllm.vllm_read import INFO
+from pytest_llmperf.server_config import ServerConfig
 
 from .probe import Recorded, sample, sample_json
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 
 from .test_commands import EAGLE3, ENGINES, NGRAM, config
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines.base import EffectiveConfig, Mismatch
-from pytest_llmperf.engines.sglang import SGLang
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.engines.sglang.sglang_adapter import SGLang
+from pytest_llmperf.server_config import ServerConfig
 
 from .probe import Recorded, sample, sample_json
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmperf.engines import dummy_model, tiny_model, tiny_recipe
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.models import dummy_model, tiny_model, tiny_recipe
 
 
 @pytest.fixture(scope="module")

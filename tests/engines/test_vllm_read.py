@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines.base import EffectiveConfig, Mismatch
-from pytest_llmperf.engines.vllm import VLLM
-from pytest_llmperf.engines.vllm_read import INFO as INFO_PATH
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.engines.vllm.vllm_adapter import VLLM
+from pytest_llmperf.engines.vllm.vllm_read import INFO as INFO_PATH
+from pytest_llmperf.server_config import ServerConfig
 
 from .probe import Recorded, sample, sample_json
 

@@ -9,13 +9,13 @@ from typing import Any
 from pytest_llmperf.inspection import Source, machine
 from pytest_llmperf.inspection.execution import Choices, Interpreter
 from pytest_llmperf.inspection.expressions import Frame
-from pytest_llmperf.inspection.facts import Gpu
+from pytest_llmperf.inspection.facts import GpuFacts
 from pytest_llmperf.inspection.paths import Outcomes, explore
 from pytest_llmperf.inspection.relevance import Relevance
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import Object
 
-H200 = Gpu("sm_90", "nvidia", (9, 0))
+H200 = GpuFacts("sm_90", "nvidia", (9, 0))
 
 
 def in_memory(files: Mapping[str, str]) -> Source:
@@ -24,14 +24,14 @@ def in_memory(files: Mapping[str, str]) -> Source:
     return Source("pkg", "memory", "1", {f"pkg/{name}": text.encode for name, text in files.items()})
 
 
-def interpreter(source: Source, choices: Choices, matters: Relevance, gpu: Gpu = H200) -> Interpreter:
+def interpreter(source: Source, choices: Choices, matters: Relevance, gpu: GpuFacts = H200) -> Interpreter:
     natives: dict[str, Any] = {}
     made = Interpreter(source, matters, natives, machine.externals(gpu), choices)
     natives.update(machine.builtins(made))
     return made
 
 
-def value(text: str, module: str = "", gpu: Gpu = H200) -> Any:
+def value(text: str, module: str = "", gpu: GpuFacts = H200) -> Any:
     """The value of an expression in a module of this text."""
     made = interpreter(in_memory({"m.py": module}), Choices(), Relevance(frozenset(), frozenset()), gpu)
     found = made.names.file("pkg/m.py")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.cli import main
+from pytest_llmperf.cli.main import main
 from tests.inspection.engines import DEEPSEEK, NEW_SGLANG, OLD_SGLANG, VLLM, folder, wheel
 
 
@@ -161,10 +161,10 @@ def test_a_live_server_adds_what_it_resolved_to(sglang: Path, running: str, caps
 
 
 def test_the_parser_can_be_made_by_anyone() -> None:
-    from pytest_llmperf.inspection import command
+    from pytest_llmperf.cli import cmd_inspect
 
     parser = argparse.ArgumentParser()
-    command.add(parser)
+    cmd_inspect.add(parser)
     args = parser.parse_args(["--engine", "vllm", "--set", "a=1", "--set", "b=2"])
     assert args.set == ["a=1", "b=2"]
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmperf.inspection.execution import Choices
-from pytest_llmperf.inspection.facts import Gpu
+from pytest_llmperf.inspection.facts import GpuFacts
 from pytest_llmperf.inspection.relevance import Relevance
 from pytest_llmperf.inspection.values import Member, Text, Unknown
 from tests.inspection.evaluating import in_memory, interpreter, value
@@ -186,9 +186,9 @@ def test_an_enum_member_is_named_where_it_is_mentioned() -> None:
 
 def test_the_gpu_decides_what_torch_says() -> None:
     module = "import torch"
-    assert value("torch.version.hip is None", module, Gpu("gfx942", "amd", (9, 4))) is False
-    assert value("torch.cuda.is_available()", module, Gpu("cpu", "cpu")) is False
-    assert value("torch.cuda.get_device_capability()", module, Gpu("sm_120", "nvidia", (12, 0))) == (12, 0)
+    assert value("torch.version.hip is None", module, GpuFacts("gfx942", "amd", (9, 4))) is False
+    assert value("torch.cuda.is_available()", module, GpuFacts("cpu", "cpu")) is False
+    assert value("torch.cuda.get_device_capability()", module, GpuFacts("sm_120", "nvidia", (12, 0))) == (12, 0)
 
 
 def test_imports_are_followed_through_stars_and_relative_names() -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.measure.answer import Answer, read_answer
-from pytest_llmperf.measure.body import Event, parse_http, split_events
-from pytest_llmperf.measure.timing import timing
-from pytest_llmperf.measure.wire import Stamped
+from pytest_llmperf.measure.client.answer import Answer, read_answer
+from pytest_llmperf.measure.client.body import Event, parse_http, split_events
+from pytest_llmperf.measure.client.timing import timing
+from pytest_llmperf.measure.client.wire import Stamped
 
 MS = 1_000_000
 

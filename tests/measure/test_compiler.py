@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.compiler import Compiler, http_library
+from pytest_llmperf.measure.client.compiler import Compiler, http_library
 
 ENDPOINT = Endpoint("127.0.0.1", 8000, "s3cret", path="/prefix")
 COMMON: dict[str, Any] = {

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.measure.gpus import GpuWatch, gpu_guards
-from pytest_llmperf.measure.guards import client_guard, drift_guard
-from pytest_llmperf.measure.host import HostSample, host_guards, process_tree, sample_host
+from pytest_llmperf.measure.checks.gpu_guards import GpuWatch, gpu_guards
+from pytest_llmperf.measure.checks.guards import client_guard, drift_guard
+from pytest_llmperf.measure.checks.host_guards import HostSample, host_guards, process_tree, sample_host
+from pytest_llmperf.measure.checks.nvml_state import GpuState, open_reader
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Guard
-from pytest_llmperf.measure.nvml import GpuState, open_reader
 from tests.conftest import StartFake, wait_for
 from tests.measure.conftest import Measure
 

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.load import load
+from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.progress import Progress
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
 from tests.conftest import FakeServer, StartFake
@@ -25,14 +25,14 @@ class Heard:
 
     run: Run
     at: list[float]
-    progress: list[Progress]
+    progress: list[MeasuringProgress]
 
 
 def listen(measure: Callable[..., Run], server: FakeServer, limits: Limits, **asked: Any) -> Heard:
     at: list[float] = []
-    progress: list[Progress] = []
+    progress: list[MeasuringProgress] = []
 
-    def say(news: Progress) -> None:
+    def say(news: MeasuringProgress) -> None:
         at.append(time.monotonic())
         progress.append(news)
 
@@ -46,7 +46,7 @@ def test_one_stream_announces_every_request(fake_server: StartFake) -> None:
     server = fake_server("vllm", env={"FAKE_ITL_MS": 8})
     heard = listen(stream, server, Limits(warmup_requests=1), repetitions=4)
     warm, *rest = heard.progress
-    assert warm == Progress("warm-up", 1, 1)
+    assert warm == MeasuringProgress("warm-up", 1, 1)
     assert [(p.stage, p.number, p.most) for p in rest] == [("repetition", n, 4) for n in (1, 2, 3, 4)]
     assert (rest[0].tok_s, rest[0].left_s) == (None, None)
     assert [p.tok_s for p in rest[1:]] == pytest.approx([125] * 3, rel=0.25)

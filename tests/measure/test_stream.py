@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf.engines.base import Counters
-from pytest_llmperf.engines.vllm import VLLM
+from pytest_llmperf.engines.vllm.vllm_adapter import VLLM
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import METRICS, Measurement, Workload

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.answer import Answer
+from pytest_llmperf.measure.client.answer import Answer
+from pytest_llmperf.measure.client.timing import timing, weighted_percentiles
 from pytest_llmperf.measure.metrics import Workload
-from pytest_llmperf.measure.timing import timing, weighted_percentiles
 
 MS = 1_000_000
 

@@ -19,7 +19,7 @@ import pytest
 
 from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.compiler import proxy_for
+from pytest_llmperf.measure.client.compiler import proxy_for
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run

@@ -11,8 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.measure.body import parse_http
-from pytest_llmperf.measure.wire import Read, Recording, Target, clock_offset, connect, exchange, hold_stamps, stamped
+from pytest_llmperf.measure.client.body import parse_http
+from pytest_llmperf.measure.client.wire import (
+    Read,
+    Recording,
+    Target,
+    clock_offset,
+    connect,
+    exchange,
+    hold_stamps,
+    stamped,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 ERROR = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\nno"

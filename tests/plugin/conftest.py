@@ -14,9 +14,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-# in this process too, since pytester drops what a run in-process imports, and numpy cannot be imported twice
-import pytest_llmperf.active
 import pytest_llmperf.measure.load  # noqa: F401
+
+# in this process too, since pytester drops what a run in-process imports, and numpy cannot be imported twice
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch
 from tests.conftest import PerfProject, alive, wait_for

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from pytest_llmperf.schedule import groups
+from pytest_llmperf.session.schedule import groups
 from tests.plugin.conftest import Project
 
 A = """

@@ -9,14 +9,14 @@ import pytest
 
 from pytest_llmperf.engines.base import EffectiveConfig, Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.markers import Perf
 from pytest_llmperf.measure.metrics import Guard, Measurement, Workload
+from pytest_llmperf.records.gaps_and_sweeps import Effect
 from pytest_llmperf.report import grids
-from pytest_llmperf.report.tuning import Effect
-from pytest_llmperf.server.config import ServerConfig
 from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.sweep_test import SweepTest, members
 from pytest_llmperf.stats import Prior
-from pytest_llmperf.sweeping import SweepTest, members
 from pytest_llmperf.tuning import plan
 
 SPEED = {"decode_tok_s": (100.0, 101.0)}

@@ -129,7 +129,7 @@ def test_a_server_that_is_kept_is_never_counted_twice(project: Project, monkeypa
         assert "the only stored launches are these very ones" in project.result["reasons"][0]
         assert project.launches == 1
     finally:
-        stop = "from pytest_llmperf.cli import main; raise SystemExit(main())"
+        stop = "from pytest_llmperf.cli.main import main; raise SystemExit(main())"
         subprocess.run([sys.executable, "-c", stop, "servers", "stop"], check=True, timeout=60)
     project.wait_until_nothing_runs()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_llmperf.report.records import Difference, SessionRecord, message
+from pytest_llmperf.records.results import Difference, SessionRecord, message
 from tests.report.samples import CURVE, FULL, GAP, SESSION, SGLANG, SWEEP, VLLM
 
 #: Bytes that try to leave their place: markup, control sequences, bidi overrides, workflow commands, a surrogate.

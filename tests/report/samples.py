@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pytest_llmperf.report.history import ChangePoint, History, HistoryPoint
-from pytest_llmperf.report.records import (
+from pytest_llmperf.records.gaps_and_sweeps import Curve, CurvePoint, Effect, Gap, Sweep
+from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
+from pytest_llmperf.records.results import (
     BaselineRef,
     Difference,
     LaunchRecord,
@@ -16,7 +17,6 @@ from pytest_llmperf.report.records import (
     SessionRecord,
     message,
 )
-from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
 
 NCCL = {
     "NCCL_ALGO": "Ring",

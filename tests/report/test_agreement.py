@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_llmperf.report import export, github, html, jsonfile, junit, terminal
-from pytest_llmperf.report.records import Result
+from pytest_llmperf.records import jsonfile
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.report import export, github, html, junit, terminal
 from tests.report import samples
 
 #: What one result says: None where a report shows that there is nothing.

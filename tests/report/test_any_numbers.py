@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from pytest_llmperf.report import export, github, html, junit, schema, terminal
-from pytest_llmperf.report.history import ChangePoint, History, HistoryPoint
-from pytest_llmperf.report.records import VERDICTS, BaselineRef, LaunchValues, Result, SessionRecord
-from pytest_llmperf.report.tuning import Curve, CurvePoint, Effect, Gap, Sweep
+from pytest_llmperf.records import schema
+from pytest_llmperf.records.gaps_and_sweeps import Curve, CurvePoint, Effect, Gap, Sweep
+from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
+from pytest_llmperf.records.results import VERDICTS, BaselineRef, LaunchValues, Result, SessionRecord
+from pytest_llmperf.report import export, github, html, junit, terminal
 from tests.report import samples
 
 ODD = st.sampled_from([0.0, -1.0, 1e-300, 1e300, float("nan"), float("inf"), float("-inf"), 82.5, 82.50000001])

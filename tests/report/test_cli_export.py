@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import cli_export
+from pytest_llmperf.cli import cmd_export
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.report import export, github, jsonfile
+from pytest_llmperf.records import jsonfile
+from pytest_llmperf.report import export, github
 from tests.report import samples
 
 
 def _run(*words: object) -> int:
     parser = argparse.ArgumentParser()
-    cli_export.add(parser)
-    return cli_export.run(parser.parse_args([str(w) for w in words]))
+    cmd_export.add(parser)
+    return cmd_export.run(parser.parse_args([str(w) for w in words]))
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def report(tmp_path: Path) -> Path:
 
 
 def test_every_format_writes_a_file(report: Path, tmp_path: Path) -> None:
-    for name in cli_export.FORMATS:
+    for name in cmd_export.FORMATS:
         assert _run(name, report, "--output", tmp_path / "out" / name) == 0
     out = tmp_path / "out"
     assert json.loads((out / "bencher").read_text()) == export.bencher(samples.FULL)

@@ -10,8 +10,8 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from pytest_llmperf.records.results import Result, SessionRecord
 from pytest_llmperf.report import github
-from pytest_llmperf.report.records import Result, SessionRecord
 from tests.report import samples
 from tests.report.hostile import EVIL, hostile
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.records.histories import History, HistoryPoint
+from pytest_llmperf.records.results import LaunchRecord, LaunchValues, SessionRecord
 from pytest_llmperf.report import html, plots
-from pytest_llmperf.report.history import History, HistoryPoint
-from pytest_llmperf.report.records import LaunchRecord, LaunchValues, SessionRecord
 from pytest_llmperf.report.svg import Scale
 from tests.report import samples
 from tests.report.hostile import EVIL, hostile
@@ -180,8 +180,9 @@ def test_without_jinja2_the_error_says_what_to_install() -> None:
     """In a fresh interpreter where jinja2 cannot be imported; the rest of the reports still can."""
     code = (
         "import sys; sys.modules['jinja2'] = sys.modules['markupsafe'] = None\n"
-        "from pytest_llmperf.report import export, github, html, jsonfile, junit, records, terminal\n"
-        "html.page(records.SessionRecord({}))"
+        "from pytest_llmperf.records import jsonfile, results\n"
+        "from pytest_llmperf.report import export, github, html, junit, terminal\n"
+        "html.page(results.SessionRecord({}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ConfigError: an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'" in done.stderr

@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.report import jsonfile, records, schema
+from pytest_llmperf.records import jsonfile, results, schema
 from tests.report import samples
 from tests.report.hostile import hostile
 
@@ -36,7 +36,7 @@ def test_what_is_written_is_valid_and_reads_back_the_same(
     path = tmp_path / "deep" / "er" / "report.json"
     jsonfile.dump(session, path)
     data = json.loads(path.read_text())
-    assert records.SessionRecord.from_json(data).to_json() == session.to_json()
+    assert results.SessionRecord.from_json(data).to_json() == session.to_json()
     if name == "hostile":  # whose roles are no roles
         with pytest.raises(ConfigError, match=r"\$\.results\[0\]\.launches\[0\]\.role"):
             jsonfile.load(path)
@@ -60,7 +60,7 @@ def test_the_documented_form() -> None:
 
 def test_a_result_survives_the_way_there_and_back() -> None:
     for result in samples.FULL.results:
-        again = records.Result.from_json(json.loads(json.dumps(result.to_json())))
+        again = results.Result.from_json(json.loads(json.dumps(result.to_json())))
         if result.verdict == "invalid":
             assert math.isnan(again.launches[0].values[1])
         else:
@@ -71,7 +71,7 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     data = samples.FULL.to_json()
     data["results"][0]["new_field"] = 1
     data["servers"][0]["launches"][0]["new_field"] = 1
-    assert records.SessionRecord.from_json(data).results[0] == samples.PASSED
+    assert results.SessionRecord.from_json(data).results[0] == samples.PASSED
 
 
 def test_only_built_in_types_leave() -> None:
@@ -121,15 +121,15 @@ def test_the_schema_refuses(change: Callable[[dict[str, Any]], object], validato
 def test_the_schema_knows_every_field() -> None:
     """A field added to a record without a word in the schema would make every file invalid."""
     defs = schema.load()["$defs"]
-    result = {f.name for f in fields(records.Result)} - {"higher_is_better"} | {"direction"}
+    result = {f.name for f in fields(results.Result)} - {"higher_is_better"} | {"direction"}
     assert set(defs["result"]["properties"]) == result
     for name, example in (
         ("server", samples.SGLANG), ("gap", samples.GAP), ("sweep", samples.SWEEP), ("curve", samples.CURVE),
     ):  # fmt: skip
         assert set(defs[name]["properties"]) == {f.name for f in fields(example)}
-    assert sorted(defs["result"]["properties"]["verdict"]["enum"]) == sorted(records.VERDICTS)
+    assert sorted(defs["result"]["properties"]["verdict"]["enum"]) == sorted(results.VERDICTS)
     kinds = defs["session"]["properties"]["messages"]["items"]["properties"]["kind"]["enum"]
-    assert tuple(kinds) == records.MESSAGE_KINDS
+    assert tuple(kinds) == results.MESSAGE_KINDS
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -166,4 +166,4 @@ def test_a_file_that_is_no_report_is_named(text: str, tmp_path: Path) -> None:
 
 def test_message_kinds_are_checked() -> None:
     with pytest.raises(ValueError, match="shout"):
-        records.message("shout", "text")
+        results.message("shout", "text")

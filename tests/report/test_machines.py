@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report import export, junit
-from pytest_llmperf.report.records import SessionRecord
 from tests.report import samples
 from tests.report.hostile import hostile
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from pytest_llmperf.records.gaps_and_sweeps import Effect
+from pytest_llmperf.records.results import BaselineRef, Result, SessionRecord
 from pytest_llmperf.report import layout, terminal
-from pytest_llmperf.report.records import BaselineRef, Result, SessionRecord
-from pytest_llmperf.report.tuning import Effect
 from tests.report import samples
 from tests.report.hostile import hostile
 

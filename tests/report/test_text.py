@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmperf.report import text
+from pytest_llmperf.records import text
 from tests.report.hostile import EVIL
 
 

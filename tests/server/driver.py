@@ -15,14 +15,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_llmperf.engines.base import EngineSettings
-from pytest_llmperf.server.gpus import Nvml
+from pytest_llmperf.server.gpu_inventory import NvmlInventory
 from tests.server.fakes import ENGINES, FileInventory, Pools, config
 
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
     pools = Pools(Path(asked["folder"]))
-    inventory = FileInventory(Path(asked["inventory"])) if "inventory" in asked else Nvml() if "nvml" in asked else None
+    inventory = (
+        FileInventory(Path(asked["inventory"]))
+        if "inventory" in asked
+        else NvmlInventory()
+        if "nvml" in asked
+        else None
+    )
     engines = {n: EngineSettings(command=tuple(asked["command"])) for n in ENGINES} if "command" in asked else {}
     pool = pools(inventory, engines=engines, **asked.get("settings", {}))
     servers = [pool.get(config(**c)) for c in asked["configs"]]

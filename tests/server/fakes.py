@@ -24,9 +24,9 @@ from pytest_llmperf.engines.base import (
     Mismatch,
     Probe,
 )
-from pytest_llmperf.server.config import ServerConfig
-from pytest_llmperf.server.gpus import Gpu, Holder, Inventory
+from pytest_llmperf.server.gpu_inventory import Gpu, Holder, Inventory
 from pytest_llmperf.server.pool import PoolSettings, ServerPool
+from pytest_llmperf.server_config import ServerConfig
 
 FAKE = Path(__file__).parents[1] / "fake_engine" / "__main__.py"
 

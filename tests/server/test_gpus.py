@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.server.amd import Kfd
-from pytest_llmperf.server.gpus import Gpu, Holder, Nvml, hardware
+from pytest_llmperf.server.gpu_inventory import Gpu, Holder, NvmlInventory, hardware
 
 H200 = {"uuid": "GPU-aaaa", "name": "NVIDIA H200", "mib": 143771, "capability": [9, 0]}
 SLICED = {
@@ -43,24 +43,24 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
 
 def test_gpus_with_all_that_a_fingerprint_needs(driver: Driver) -> None:
     driver([H200])
-    assert Nvml().gpus() == (Gpu("GPU-aaaa", "NVIDIA H200", 143771, "9.0", None, "580.1"),)
+    assert NvmlInventory().gpus() == (Gpu("GPU-aaaa", "NVIDIA H200", 143771, "9.0", None, "580.1"),)
 
 
 def test_a_sliced_gpu_is_its_slices(driver: Driver) -> None:
     driver([H200, SLICED])
-    found = Nvml().gpus()
+    found = NvmlInventory().gpus()
     assert [g.uuid for g in found] == ["GPU-aaaa", "MIG-1111", "MIG-2222"]
     assert found[1] == Gpu("MIG-1111", "NVIDIA H200", 16384, "9.0", "1g.18gb", "580.1")
 
 
 def test_a_gpu_without_memory_of_its_own(driver: Driver) -> None:
     driver([{k: v for k, v in H200.items() if k != "mib"}])
-    assert Nvml().gpus()[0].memory_mib == 0
+    assert NvmlInventory().gpus()[0].memory_mib == 0
 
 
 def test_holders_are_named(driver: Driver) -> None:
     driver([{**H200, "pids": {str(os.getpid()): 500, "4194305": None}}])
-    mine, other = Nvml().holders("GPU-aaaa")
+    mine, other = NvmlInventory().holders("GPU-aaaa")
     assert (mine.pid, mine.mib) == (os.getpid(), 500)
     assert mine.name in str(mine)
     assert other == Holder(4194305, "not visible from here", None)
@@ -69,22 +69,22 @@ def test_holders_are_named(driver: Driver) -> None:
 
 def test_memory_that_nobody_is_named_for_counts(driver: Driver) -> None:
     driver([{**H200, "used_mib": 30_000}])
-    assert [(h.pid, h.mib) for h in Nvml().holders("GPU-aaaa")] == [(0, 30_000)]
+    assert [(h.pid, h.mib) for h in NvmlInventory().holders("GPU-aaaa")] == [(0, 30_000)]
     driver([{**H200, "used_mib": 600}])
-    assert Nvml().holders("GPU-aaaa") == ()
+    assert NvmlInventory().holders("GPU-aaaa") == ()
 
 
 def test_no_driver_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).with_name("fake_driver")))
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
     monkeypatch.delenv("LLMPERF_TEST_NVML", raising=False)
-    assert Nvml().gpus() == ()
-    assert Nvml().holders("GPU-aaaa") == ()
+    assert NvmlInventory().gpus() == ()
+    assert NvmlInventory().holders("GPU-aaaa") == ()
 
 
 def test_no_binding_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert Nvml().gpus() == ()
+    assert NvmlInventory().gpus() == ()
 
 
 def test_this_host() -> None:

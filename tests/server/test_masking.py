@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from pytest_llmperf.server.config import ServerConfig, is_secret, mask
 from pytest_llmperf.server.masking import Environment, Masker, printable, secrets_of
+from pytest_llmperf.server_config import ServerConfig, is_secret, mask
 
 
 def test_secret_names() -> None:

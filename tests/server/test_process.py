@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pytest_llmperf.server.masking import Environment, Masker
-from pytest_llmperf.server.process import EngineProcess, Remains, Spec
+from pytest_llmperf.server.process import EngineProcess, ProcessSpec, Remains
 from tests.server.fakes import alive, until
 
 LISTEN = """
@@ -37,7 +37,7 @@ class Starts:
         argv = spec.pop("argv", (sys.executable, "-c", code))
         environment = Environment({"PATH": os.environ["PATH"], **(env or {})})
         masker = Masker(spec.pop("secrets", ()))
-        made = EngineProcess(Spec("launch-1", argv, environment, self.log, masker, **{"grace": 2.0, **spec}))
+        made = EngineProcess(ProcessSpec("launch-1", argv, environment, self.log, masker, **{"grace": 2.0, **spec}))
         self.made.append(made)
         return made
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_llmperf.server.progress import Progress
+from pytest_llmperf.server.startup_progress import StartupProgress
 from tests.server.fakes import until
 
 
@@ -26,25 +26,25 @@ from tests.server.fakes import until
     ],
 )
 def test_stages_of_any_engine(line: str, stage: str) -> None:
-    progress = Progress((), now=0.0)
+    progress = StartupProgress((), now=0.0)
     progress.feed(line + "\n", now=5.0)
     assert (progress.stage, progress.at) == (stage, 5.0)
 
 
 def test_an_engines_own_words_come_first_and_may_use_groups() -> None:
-    progress = Progress([(re.compile(r"shard (\d+)"), r"reading shard \1")], now=0.0)
+    progress = StartupProgress([(re.compile(r"shard (\d+)"), r"reading shard \1")], now=0.0)
     progress.feed("Loading shard 3 of 9\n", now=1.0)
     assert progress.stage == "reading shard 3"
 
 
 def test_chatter_is_no_progress() -> None:
-    progress = Progress((), now=0.0)
+    progress = StartupProgress((), now=0.0)
     progress.feed("INFO: GET /health 503\nheartbeat 17\n", now=5.0)
     assert progress.at == 0.0
 
 
 def test_the_same_line_again_is_no_progress_though_its_clock_moves() -> None:
-    progress = Progress((), now=0.0)
+    progress = StartupProgress((), now=0.0)
     progress.feed("[2026-11-29 14:49:31] Loading weights: waiting for lock (pid=7)\n", now=1.0)
     progress.feed("[2026-11-29 14:50:31] Loading weights: waiting for lock (pid=8)\n", now=61.0)
     assert progress.at == 1.0
@@ -53,7 +53,7 @@ def test_the_same_line_again_is_no_progress_though_its_clock_moves() -> None:
 
 
 def test_a_bare_bar_belongs_to_the_stage_before_it() -> None:
-    progress = Progress((), now=0.0)
+    progress = StartupProgress((), now=0.0)
     progress.feed("Capture target decode CUDA graph begin.\n  50%|#####     | 2/4 [00:01<00:01]\n", now=1.0)
     assert progress.stage == "capturing graphs 50 %"
     progress.feed("  75%|#######   | 3/4 [00:01<00:01]\n", now=2.0)
@@ -61,7 +61,7 @@ def test_a_bare_bar_belongs_to_the_stage_before_it() -> None:
 
 
 def test_a_bar_that_rewrites_its_line_and_pieces_of_lines() -> None:
-    progress = Progress((), now=0.0)
+    progress = StartupProgress((), now=0.0)
     progress.feed("\rLoading weights: 10%", now=1.0)
     progress.feed("\rLoading weights: 20%\rLoading wei", now=2.0)
     assert (progress.stage, progress.at) == ("loading weights 20 %", 2.0)
@@ -81,7 +81,7 @@ def test_a_working_compiler_is_progress_without_a_line_in_the_log(tmp_path: Path
         assert running.stdout is not None
         process = psutil.Process(running.pid)
         until(lambda: process.name() == "cicc")
-        progress = Progress((), now=0.0)
+        progress = StartupProgress((), now=0.0)
         progress.compilers([process], now=1.0)
         assert (progress.stage, progress.at) == ("compiling kernels (cicc)", 1.0)
         progress.compilers([process], now=2.0)

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_llmperf.engines.base import Command, Endpoint, EngineSettings
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig
 from tests.server.fakes import ENGINES, FAKE, FakeEngine, Pools, config, pids_in
 
 #: A start that works would take far longer than any failure here may.

@@ -10,23 +10,23 @@ import pytest
 
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.gpus import Nvml
+from pytest_llmperf.server.gpu_inventory import NvmlInventory
 from tests.server.fakes import FAKE, Driver, Pools, config, until
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not Nvml().gpus(), reason="no NVIDIA GPU"),
+    pytest.mark.skipif(not NvmlInventory().gpus(), reason="no NVIDIA GPU"),
 ]
 HOG = str(Path(__file__).with_name("hog.py"))
 HOGGING = (sys.executable, HOG, "20000", str(FAKE))
 
 
 def holders() -> list[int]:
-    return [h.pid for h in Nvml().holders(Nvml().gpus()[0].uuid)]
+    return [h.pid for h in NvmlInventory().holders(NvmlInventory().gpus()[0].uuid)]
 
 
 def test_an_orphans_memory_is_free_when_stop_returns(pools: Pools) -> None:
-    pool = pools(Nvml(), engines={"fakegpu": EngineSettings(command=HOGGING)})
+    pool = pools(NvmlInventory(), engines={"fakegpu": EngineSettings(command=HOGGING)})
     server = pool.get(config(engine="fakegpu"))
     assert len(server.launch.gpus) == 1
     assert set(holders()) & set(server.launch.pids)
@@ -47,6 +47,6 @@ def test_a_strangers_memory_is_named(pools: Pools) -> None:
         assert stranger.stdout is not None
         stranger.stdout.readline()
         with pytest.raises(LaunchError, match=rf"GPU 0 is held by pid {stranger.pid} \(python\S*\) with \d{{4}} MiB"):
-            pools(Nvml()).get(config(engine="fakegpu"))
+            pools(NvmlInventory()).get(config(engine="fakegpu"))
         stranger.kill()
     until(lambda: holders() == [], 10)

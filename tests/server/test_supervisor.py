@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pytest_llmperf.errors import ServerDiedError
-from pytest_llmperf.server.server import OwnLife, Server
+from pytest_llmperf.server.running_server import OwnLife, Server
 from tests.server.fakes import Driver, Pools, alive, config, pids_in, until
 
 #: The promise: nothing is left after this many seconds.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.stats import Gate, Prior, judge_target
+from pytest_llmperf.stats import Gate, Prior, target_outcome
 
 STEADY = [[100.0, 100.2, 99.9], [101.0, 100.6, 101.1], [99.2, 99.0, 99.4], [100.1, 100.3, 100.0], [99.8, 99.7, 100.0]]
 LAUNCHES = st.lists(st.floats(80, 120), min_size=1, max_size=8)
@@ -223,9 +223,9 @@ def test_more_launches_at_the_screen_see_smaller_losses() -> None:
 def test_what_was_learned_is_the_prior_of_a_target() -> None:
     gate = Gate(STEADY)
     assert (gate.learned.d0, gate.learned.s0) == (gate.nu, gate.spread)
-    loose = judge_target([100.0], 104.5)
+    loose = target_outcome([100.0], 104.5)
     assert loose.verdict == "passed"
-    assert judge_target([100.0], 104.5, prior=gate.learned).verdict == "regressed"
+    assert target_outcome([100.0], 104.5, prior=gate.learned).verdict == "regressed"
 
 
 def test_numpy_arrays_and_integers_are_launches_too() -> None:

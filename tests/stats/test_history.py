@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmperf.stats import drift, segments
-from pytest_llmperf.stats.history import SHORTEST
+from pytest_llmperf.stats.change_points import SHORTEST
 
 
 def noise(rng: np.random.Generator, n: int, cv: float = 0.01) -> np.ndarray:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.cli import main
+from pytest_llmperf.cli.main import main
 from tests.fake_engine import truth
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_llmperf.report.records import LaunchValues, Result
+from pytest_llmperf.records.results import LaunchValues, Result
 from pytest_llmperf.stats import Prior, location
 from pytest_llmperf.tuning.gaps import ASSUMED, gaps
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.measure.metrics import Measurement, Workload
-from pytest_llmperf.report.encode import plain
+from pytest_llmperf.records.encode import plain
 from pytest_llmperf.tuning.loads import Load, curves, load_of
 
 VALUES = {"output_tok_s": (100.0,), "stream_tok_s": (50.0,), "ttft_ms": (7.0,)}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.measure.metrics import METRICS
+from pytest_llmperf.records.gaps_and_sweeps import CurvePoint, Sweep
+from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report import terminal
-from pytest_llmperf.report.records import SessionRecord
-from pytest_llmperf.report.tuning import CurvePoint, Sweep
 from pytest_llmperf.tuning import curve, gap, launch_order, nccl_note, plan, sweep
 
 SPEED, TTFT = METRICS["decode_tok_s"], METRICS["ttft_ms"]

@@ -1,0 +1,1 @@
+"""The ``llmperf`` command: one file a verb."""

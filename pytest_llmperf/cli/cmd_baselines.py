@@ -1,0 +1,150 @@
+"""``llmperf baselines show | unused | rename | prune | merge``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pytest_llmperf.baselines import history, merge, store, unused
+from pytest_llmperf.baselines.series import Series, seconds
+from pytest_llmperf.cli.collect import collect
+from pytest_llmperf.cli.shared import add_folder, folder_of, print_table, say
+from pytest_llmperf.errors import BaselineError, ConfigError
+from pytest_llmperf.records.text import number
+from pytest_llmperf.server.state import state_dir
+
+_DAY = 86_400
+_COLUMNS = ("test", "engine", "hardware", "metric", "value", "unit", "launches", "epochs", "days old")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+        sub = actions.add_parser(name, help=what, description=what)
+        sub.set_defaults(action=run)
+        add_folder(sub)
+        return sub
+
+    show = action("show", _show, "List the stored baselines, or tell all about those of one test")
+    show.add_argument("test", nargs="?", help="Test id, or a part of it")
+    for name, run, what in (
+        ("unused", _unused, "List baselines whose test is not collected any more, and what it may be called now"),
+        ("prune", _prune, "Remove the baselines that 'unused' lists"),
+    ):
+        sub = action(name, run, what)
+        sub.add_argument("pytest_args", nargs="*", metavar="PYTEST_ARG", help="After --: what pytest shall collect")
+    rename = action("rename", _rename, "Give a test's baselines to its new name; a module's path renames all its tests")
+    rename.add_argument("old", help="Test id that the baselines have")
+    rename.add_argument("new", help="Test id that they shall have")
+    joined = action("merge", _merge, "Add the launches of other baselines to this folder, each launch once")
+    joined.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="Folder or file of baselines")
+    joined.add_argument("--driver", action="store_true", help="Be git's merge driver: SOURCE is %%O %%A %%B")
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.action(args)
+    return code
+
+
+def _show(args: argparse.Namespace) -> int:
+    folder = folder_of(args)
+    found: list[Series] = []
+    broken = 0
+    for path in store.files(folder):
+        try:
+            series = store.read(path)
+        except BaselineError as error:
+            say(f"broken: {error}", "bold red")
+            broken += 1
+            continue
+        if not args.test or args.test in series.test:
+            found.append(series)
+    exact = [s for s in found if s.test == args.test]
+    for series in exact:
+        _detail(folder, series)
+    if found and not exact:
+        print_table(
+            _COLUMNS,
+            (row for s in found for row in _rows(folder, s)),
+            right=("value", "launches", "epochs", "days old"),
+        )
+    if not found:
+        say(f"no baseline{f' of a test like {args.test!r}' if args.test else ''} in {folder}")
+    return 1 if broken or not found else 0
+
+
+def _rows(folder: Path, series: Series) -> Iterator[tuple[str, ...]]:
+    age = (time.time() - seconds(series.current.launches[-1].recorded)) / _DAY
+    for metric in history.metrics(series):
+        told = history.of(series, metric, folder)
+        yield (
+            *(series.test, series.engine, series.fingerprint.label, metric, number(told.center), told.unit),
+            *(str(len(series.launches(metric))), str(len(series.epochs)), f"{age:.0f}"),
+        )
+
+
+def _detail(folder: Path, series: Series) -> None:
+    path = store.path_of(folder, series.test, series.engine, series.fingerprint)
+    say(f"{series.test} [{series.engine}]", "bold")
+    say(f"  {path}")
+    for name, value in series.fingerprint.fields.items():
+        say(f"  {name} = {value}")
+    for number_, epoch in enumerate(series.epochs):
+        say(f"epoch {number_ + 1}: {epoch.reason}", "bold")
+        rows = [
+            (x.id, x.recorded, x.host, x.cache or "-", m, " ".join(map(number, values)))
+            for x in epoch.launches
+            for m, values in x.metrics.items()
+        ]
+        print_table(("launch", "recorded", "host", "cache", "metric", "repetitions"), rows)
+    say("newest launch's provenance", "bold")
+    for name, value in series.current.launches[-1].provenance.items():
+        say(f"  {name} = {value}")
+
+
+def _unused(args: argparse.Namespace) -> int:
+    folder = folder_of(args)
+    collected = collect(_engines(folder), args.pytest_args)
+    paths = unused.unused(folder, collected)
+    for path in paths:
+        series = store.read(path)
+        say(f"unused: {series.test} [{series.engine}]  {path.relative_to(folder)}")
+    for pair in dict.fromkeys((p.old, p.new) for p in unused.renamed(folder, collected)):
+        say(f"renamed? llmperf baselines rename '{pair[0]}' '{pair[1]}'")
+    if not paths:
+        say(f"every baseline in {folder} belongs to a collected test")
+    return 1 if paths else 0
+
+
+def _prune(args: argparse.Namespace) -> int:
+    folder = folder_of(args)
+    paths = unused.unused(folder, collect(_engines(folder), args.pytest_args))
+    for line in unused.prune(folder, paths, state_dir()) or ["nothing to remove"]:
+        say(line)
+    return 0
+
+
+def _rename(args: argparse.Namespace) -> int:
+    for line in unused.rename(folder_of(args), args.old, args.new, state_dir()):
+        say(line)
+    return 0
+
+
+def _merge(args: argparse.Namespace) -> int:
+    if args.driver:
+        if len(args.sources) != 3:
+            raise ConfigError("--driver takes the three files that git names: %O %A %B")
+        merge.driver(args.sources[1], args.sources[2])
+        return 0
+    for line in merge.into(folder_of(args), args.sources, state_dir()) or ["nothing new"]:
+        say(line)
+    return 0
+
+
+def _engines(folder: Path) -> list[str]:
+    """Engines that have baselines: one file of each engine's folder says its name."""
+    firsts = (next(store.files(home), None) for home in sorted(folder.iterdir()) if home.is_dir())
+    return [store.read(path).engine for path in firsts if path]

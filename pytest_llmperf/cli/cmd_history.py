@@ -1,0 +1,81 @@
+"""``llmperf history [TEST]``: launch values over time, epochs, change points; in the terminal or as a page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_llmperf.baselines import history, store
+from pytest_llmperf.cli.shared import add_folder, folder_of, print_table, say
+from pytest_llmperf.records import jsonfile
+from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
+from pytest_llmperf.records.text import number, percent, plural
+
+_BAR = 40
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_folder(parser)
+    parser.add_argument("test", nargs="?", help="Test id, or a part of it (default: all)")
+    parser.add_argument("--metric", help="Only this metric")
+    parser.add_argument("--engine", help="Only this engine")
+    parser.add_argument("--html", metavar="PATH", type=Path, help="Write one self-contained HTML page instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1 when nothing is stored that ``args`` ask for."""
+    folder = folder_of(args)
+    found = list(_chosen(args, folder))
+    if not found:
+        say(f"no history of {args.test or 'any test'} in {folder}")
+        return 1
+    if args.html:
+        from pytest_llmperf.report import html  # needs the extra "report"
+
+        jsonfile.write(args.html, html.history_page(found))
+        say(f"{plural(len(found), 'series', 'series')} in {args.html}")
+        return 0
+    for told in found:
+        _draw(told)
+    return 0
+
+
+def _chosen(args: argparse.Namespace, folder: Path) -> Iterator[History]:
+    """The histories asked for. Raises ``BaselineError`` for a broken file."""
+    for path in store.files(folder, args.engine):
+        series = store.read(path)
+        if args.test and args.test not in series.test:
+            continue
+        for metric in history.metrics(series):
+            if args.metric in (None, metric):
+                yield history.of(series, metric, folder)
+
+
+def _draw(told: History) -> None:
+    """One line a launch with a dot between the lowest and the highest value; changes of level between the lines."""
+    band = f", band {number(told.band[0])} to {number(told.band[1])}" if told.band else ""
+    say(f"{told.test} [{told.engine}] {told.metric} ({told.unit}{band})  {told.path}", "bold")
+    low, high = (f(p.value for p in told.points) for f in (min, max))
+    changes = {c.index: c for c in told.changes}
+    rows = []
+    for i, point in enumerate(told.points):
+        dot = round((point.value - low) / (high - low) * (_BAR - 1)) if high > low else _BAR // 2
+        line = " " * dot + "•"
+        rows.append(
+            (
+                point.recorded[:16].replace("T", " "),
+                number(point.value),
+                f"{line:<{_BAR}}",
+                *_words(point, changes.get(i)),
+            )
+        )
+    print_table(
+        ("recorded", told.unit, f"{number(low)} … {number(high)}", "engine", "host", "level"), rows, right=(told.unit,)
+    )
+    say("")
+
+
+def _words(point: HistoryPoint, change: ChangePoint | None) -> tuple[str, str, str]:
+    moved = "" if change is None else f"{percent(change.change, signed=True)} {change.reason or 'unannounced'}"
+    return point.version or "-", point.host, moved

@@ -1,0 +1,176 @@
+"""llama.cpp: the server embedded here (``xllamacpp`` wheel), or a ``llama-server`` of the user's own.
+
+Both take the same command line. Slots divide the context among them, so that ``context_length`` is multiplied by the
+number of slots: each request gets what was declared. One thread unless told otherwise: with more, any other load on
+the machine ruins a measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.base import (
+    Command,
+    Counters,
+    EffectiveConfig,
+    Endpoint,
+    Engine,
+    EngineSettings,
+    Mismatch,
+    Probe,
+    RequestTraits,
+)
+from pytest_llmperf.engines.effective_reader import Reading
+from pytest_llmperf.engines.metrics_text import Metrics
+from pytest_llmperf.engines.speculation import LOOKUP, Speculation
+from pytest_llmperf.models import tiny_model
+from pytest_llmperf.server_config import ServerConfig
+
+EMBEDDED = (sys.executable, "-m", "pytest_llmperf.engines.llamacpp.llamacpp_serve")
+#: Slots (requests served at once) when ``max_running_requests`` is not declared.
+SLOTS = 4
+_SPECULATION = {"ngram": "ngram-simple", "draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp"}
+_DTYPES = {"F16": "float16", "BF16": "bfloat16", "all F32": "float32"}
+_SERVE_LINE = re.compile(r"llamacpp_serve: xllamacpp (\S+) (\{.*\})")
+
+
+class LlamaCpp(Engine):
+    name = "llamacpp"
+    uses_gpu = False
+    launch_spread = 0.07  # tiny model, two cores of a shared host: sessions within an hour differed by 5 to 8 %
+    portable = frozenset({"prefix_cache", "max_running_requests", "context_length", "speculative", "seed"})
+    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=False, cached_in_usage=True)
+    progress_patterns = (
+        (re.compile(r"load_model: loading model"), "loading weights"),
+        (re.compile(r"llama threadpool init|n_slots ="), "allocating the KV cache"),
+    )
+    crash_patterns = (
+        (re.compile(r"failed to open GGUF file '([^']+)' \(([^)]+)\)"), r"the model file \1 could not be read: \2"),
+        (re.compile(r"invalid magic characters|not a GGUF file"), "the model file is not a GGUF file"),
+        (re.compile(r"unknown model architecture: '([^']+)'"), r"llama.cpp does not know the architecture \1"),
+        (re.compile(r"failed to allocate (?:buffer|compute|KV)\b.*"), "out of memory"),
+        (re.compile(r"No module named 'xllamacpp'"), "xllamacpp is missing: pip install 'pytest-llmperf[llamacpp]'"),
+    )
+    #: Written by the adapter itself, each with what to write in its place.
+    reserved: ClassVar[Mapping[str, str]] = {
+        "host": "bind = ... in [tool.llmperf.engines.llamacpp]",
+        "port": "port = ... in [tool.llmperf.engines.llamacpp]",
+        "api_key": "nothing: each launch gets a key of its own",
+        "model": "model=...",
+        "alias": "model=...",
+    }
+
+    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
+        slots = config.max_running_requests or SLOTS
+        context = config.context_length or (tiny_model.CONTEXT if config.model == tiny_model.NAME else 0)
+        own = {
+            "model": _gguf(tiny_model.resolve(config.model, settings)),
+            "alias": self.model_name(config),
+            "host": settings.bind,
+            "port": endpoint.port,
+            "metrics": True,
+            "slots": True,
+            "threads": 1,
+            "parallel": slots,
+            "ctx_size": slots * context,
+            "cache_prompt": config.prefix_cache,
+            "seed": config.seed,
+        }
+        if config.speculative:
+            own |= _speculation_flags(Speculation.of(config.speculative))
+        argv = command_flags.argv(own | command_flags.normal(config.flags), negate=True)
+        env = dict(config.env)
+        if endpoint.api_key:
+            env["LLAMA_API_KEY"] = endpoint.api_key
+        return Command((*(settings.command or EMBEDDED), *argv), env)
+
+    def problems(self, config: ServerConfig) -> list[str]:
+        found = [*super().problems(config), *command_flags.problems(self.name, config.flags, self.reserved)]
+        if config.speculative:
+            found += Speculation.problems(
+                self.name, config.speculative, _SPECULATION, unsupported=("topk", "num_steps")
+            )
+        if config.model != tiny_model.NAME and not _gguf(config.model).endswith(".gguf"):
+            found.append(
+                f"llamacpp serves GGUF files: model={config.model!r} is neither one, nor a folder with one, nor 'tiny'"
+            )
+        return found
+
+    def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
+        return {"ignore_eos": True, "cache_prompt": bool(config.prefix_cache)}
+
+    def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
+        props = probe.json("/props")
+        props = props if isinstance(props, dict) else {}
+        settings = props.get("default_generation_settings") or {}
+        slots, context = props.get("total_slots"), settings.get("n_ctx")
+        ftype, build = props.get("model_ftype"), props.get("build_info")
+        busy = probe.json("/slots")
+        drafting = isinstance(busy, list) and any(slot.get("speculative") for slot in busy)
+        embedded, said = _serve_line(probe.log)
+        r = Reading()
+        r.take(
+            "/props",
+            model=props.get("model_path"),
+            dtype=_DTYPES.get(str(ftype)),
+            quantization=ftype if ftype and ftype not in _DTYPES else None,
+            max_running_requests=slots,
+            context_length=context,
+            kv_tokens=slots * context if slots and context else None,
+            engine_version=None if embedded else build,
+        )
+        # /props says "none" here even while slots draft
+        r.take("/slots", speculative=said.get("spec_type", "on") if drafting else None)
+        r.take("log", engine_version=embedded, prefix_cache=said.get("cache_prompt"))
+        r.version("xllamacpp", embedded)
+        r.version("llama.cpp", None if embedded else build)
+        for name in ("threads", "flash_attn", "n_gpu_layers"):
+            r.note(name, said.get(name))
+        return r.result()
+
+    def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
+        found = super().mismatches(config, effective)
+        # slots are padded, and a model may have been trained for less: more context than declared is no loss
+        return [m for m in found if m.field != "context_length" or int(m.effective) < int(m.declared)]
+
+    def counters(self, metrics: str) -> Counters:
+        m = Metrics(metrics)
+        return Counters(
+            generation_tokens=m.total("llamacpp:tokens_predicted_total"),
+            prompt_tokens=m.total("llamacpp:prompt_tokens_total"),
+            cached_tokens=m.total("llamacpp:prompt_tokens_cached_total"),
+            running=m.total("llamacpp:requests_processing"),
+            waiting=m.total("llamacpp:requests_deferred"),
+            drafts=m.total("llamacpp:spec_decode_num_drafts_total"),
+            draft_tokens=m.total("llamacpp:spec_decode_num_draft_tokens_total"),
+            accepted_tokens=m.total("llamacpp:spec_decode_num_accepted_tokens_total"),
+        )
+
+
+def _gguf(model: str) -> str:
+    folder = Path(model)
+    found = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    return str(found[0]) if found else model
+
+
+def _speculation_flags(spec: Speculation) -> dict[str, Any]:
+    ngram = spec.method == "ngram"
+    return {
+        "spec_type": _SPECULATION[spec.method],
+        "model_draft": spec.model,
+        "spec_ngram_simple_size_n": LOOKUP if ngram else None,
+        "spec_ngram_simple_size_m" if ngram else "spec_draft_n_max": spec.num_tokens,
+        "spec_synth_len": spec.acceptance_length,
+    }
+
+
+def _serve_line(log: str) -> tuple[str | None, dict[str, Any]]:
+    """Version and settings that the embedded server wrote down; a server of the user's own writes no such line."""
+    found = _SERVE_LINE.search(log)
+    return (found[1], json.loads(found[2])) if found else (None, {})

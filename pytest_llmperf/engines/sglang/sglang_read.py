@@ -1,0 +1,155 @@
+"""What a running SGLang resolved to, out of ``/server_info`` (older ``/get_server_info``), its log and its metrics.
+
+``/server_info`` holds the resolved arguments, so that every engine-only flag that was declared can be compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.base import Counters, EffectiveConfig, Mismatch, Probe
+from pytest_llmperf.engines.effective_reader import Reading, number, search
+from pytest_llmperf.engines.metrics_text import Metrics
+from pytest_llmperf.server_config import ServerConfig
+
+#: "Max running requests is reset to 48 for speculative decoding", unless it was declared.
+_SPECULATIVE_CAP = 48
+_SPLIT = ("prefill_attention_backend", "decode_attention_backend")
+#: Resolved arguments that explain a speed and have no field of their own.
+_NOTED = (
+    *("kv_cache_dtype", "page_size", "chunked_prefill_size", "mem_fraction_static", "sampling_backend", "device"),
+    *("moe_runner_backend", "num_continuous_decode_steps", "stream_interval", "disable_overlap_schedule", "ep_size"),
+    *("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
+)
+
+
+def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
+    """The typed record; fields that neither source tells stay unknown."""
+    r = Reading()
+    # the argument tells what was asked; only the log tells that the ranks could not do it
+    r.take("log", custom_all_reduce=False if "Custom allreduce is disabled" in probe.log else None)
+    for path in ("/server_info", "/get_server_info"):
+        info = probe.json(path)
+        if isinstance(info, dict):
+            _read_info(r, path, info, command_flags.normal(config.flags))
+            break
+    _read_log(r, probe.log)
+    return r.result()
+
+
+def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    states = info.get("internal_states") or [{}]
+    state = states[0] if isinstance(states[0], dict) else {}
+    r.take(
+        path,
+        engine_version=info.get("version"),
+        model=info.get("model_path"),
+        dtype=info.get("dtype") if info.get("dtype") != "auto" else None,
+        quantization=info.get("quantization"),
+        attention_backend=info.get("attention_backend"),
+        prefill_attention_backend=info.get("prefill_attention_backend"),
+        decode_attention_backend=info.get("decode_attention_backend"),
+        cuda_graph=_decode_graph(info),
+        custom_all_reduce=_negated(info.get("disable_custom_all_reduce")),
+        prefix_cache=_negated(info.get("disable_radix_cache")),
+        max_running_requests=_max_running(info, state),
+        context_length=info.get("context_length"),
+        kv_tokens=info.get("max_total_num_tokens"),
+        speculative=info.get("speculative_algorithm"),
+        tp=info.get("tp_size"),
+    )
+    r.version("sglang", info.get("version"))
+    for name in (*_NOTED, *declared):
+        if name in info and not isinstance(info[name], dict):
+            r.note(name, info[name])
+
+
+def _max_running(info: Mapping[str, Any], state: Mapping[str, Any]) -> int | None:
+    """Per data-parallel rank the scheduler may run fewer than the arguments say: its own number first."""
+    own = state.get("effective_max_running_requests_per_dp")
+    if own is not None:
+        return int(own) * int(info.get("dp_size") or 1)
+    asked = info.get("max_running_requests")
+    return int(asked) if asked is not None else None
+
+
+def _decode_graph(info: Mapping[str, Any]) -> bool | None:
+    """``cuda_graph_config`` where there is one: the older ``disable_cuda_graph`` stays false beside it.
+
+    A configuration that asks for graphs is no proof of one: on a device without them no time was spent on capturing.
+    """
+    phases = info.get("cuda_graph_config")
+    if not isinstance(phases, dict) or not isinstance(phases.get("decode"), dict):
+        return _negated(info.get("disable_cuda_graph"))
+    if phases["decode"].get("backend") == "disabled":
+        return False
+    started = info.get("startup_time")
+    spent = started.get("cuda_graph") if isinstance(started, dict) else None
+    return any(s for phase, s in spent.items() if phase != "prefill") if isinstance(spent, dict) else True
+
+
+def _negated(value: object) -> bool | None:
+    return None if value is None else not value
+
+
+def _read_log(r: Reading, log: str) -> None:
+    r.take(
+        "log",
+        attention_backend=search(r"Use (\S+) backend by default", log) or search(r"Use (\S+) attention backend", log),
+        prefill_attention_backend=search(r"Using hybrid attention backend[^\n]*prefill_backend=(\w+)", log),
+        decode_attention_backend=search(r"Using hybrid attention backend[^\n]*decode_backend=(\w+)", log),
+        max_running_requests=number(r"max_running_requests=(\d+), context_len", log),
+        context_length=number(r"context_len=(\d+)", log),
+        kv_tokens=number(r"max_total_num_tokens=(\d+)", log),
+        # dtype="auto" is all that the arguments say; what it came to stands beside the cache that was allocated
+        dtype=search(r"KV Cache is allocated\. dtype: torch\.(bfloat16|float16|float32)", log),
+    )
+    r.version("torch", search(r"\btorch(?:==|: | version )(\d\S*)", log))
+    r.nccl(log)
+
+
+def mismatches(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mismatch]:
+    """What the comparison of like-named fields cannot see."""
+    given = command_flags.normal(config.flags)
+    for field in _SPLIT:
+        wanted, got = given.get(field) or config.attention_backend, getattr(effective, field)
+        if wanted and got and str(wanted).lower() != str(got).lower():
+            yield Mismatch(field, str(wanted), str(got), "SGLang splits attention into prefill and decode")
+    if (
+        config.speculative
+        and config.max_running_requests is None
+        and effective.max_running_requests == _SPECULATIVE_CAP
+    ):
+        why = "speculative mode caps the requests served at once; declare max_running_requests to choose"
+        yield Mismatch("max_running_requests", "nothing", str(_SPECULATIVE_CAP), why)
+    for name, value in given.items():
+        got = effective.other.get(name)
+        if got is not None and name not in _SPLIT and isinstance(value, (bool, int, float, str)) and got != str(value):
+            yield Mismatch(name, str(value), got, "the resolved arguments differ from the flag that was given")
+
+
+def counters(text: str) -> Counters:
+    """Names of SGLang 0.4 to 0.5.23."""
+    m = Metrics(text)
+    prompt = m.total("sglang:prompt_tokens_total")
+    cached = m.total("sglang:cached_tokens_total")
+    return Counters(
+        generation_tokens=m.total("sglang:generation_tokens_total"),
+        prompt_tokens=prompt,
+        # the counter is born with the first cached token
+        cached_tokens=0.0 if cached is None and prompt is not None else cached,
+        preemptions=m.total("sglang:num_retracted_requests_total"),
+        running=m.total("sglang:num_running_reqs"),
+        waiting=m.total("sglang:num_queue_reqs"),
+        drafts=m.total("sglang:spec_verify_calls_total"),
+        acceptance_length=m.mean("sglang:spec_accept_length") or None,  # 0 where nothing is drafted
+        uncaptured_batches=_uncaptured(m),
+    )
+
+
+def _uncaptured(m: Metrics) -> float | None:
+    """None until a first batch has run in a graph: where there are none to miss (a CPU), every batch runs outside."""
+    captured = m.total("sglang:cuda_graph_passes_total", mode="decode_cuda_graph")
+    return m.total("sglang:cuda_graph_passes_total", mode="decode_none") if captured else None

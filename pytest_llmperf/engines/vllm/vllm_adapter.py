@@ -1,0 +1,186 @@
+"""vLLM: command line, request traits, log signs. What a running server resolved to is read in ``vllm_read``."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.base import (
+    PORTABLE,
+    Command,
+    Counters,
+    EffectiveConfig,
+    Endpoint,
+    Engine,
+    EngineSettings,
+    Mismatch,
+    Probe,
+    RequestTraits,
+)
+from pytest_llmperf.engines.speculation import LOOKUP, Speculation, nearest
+from pytest_llmperf.engines.vllm import vllm_read
+from pytest_llmperf.models import tiny_model
+from pytest_llmperf.server_config import ServerConfig
+
+#: Of vLLM 0.26-0.33; an unknown name may be newer, so it is only hinted at.
+ATTENTION_BACKENDS = frozenset(
+    {
+        *("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TORCH_SDPA", "CPU_ATTN", "CPU_MLA", "AMX_MLA"),
+        *("FLASH_ATTN_MLA", "FLASHINFER_MLA", "TRITON_MLA", "CUTLASS_MLA", "FLASHMLA", "FLASHMLA_SPARSE"),
+        *("TOKENSPEED_MLA", "FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120", "FLASH_ATTN_MLA_SPARSE"),
+        *("FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV", "HPC_ATTN", "TREE_ATTN", "XFORMERS", "CUSTOM"),
+        *("ROCM_ATTN", "ROCM_AITER_FA", "ROCM_AITER_MLA", "ROCM_AITER_TRITON_MLA", "ROCM_AITER_UNIFIED_ATTN"),
+    }
+)
+_METHODS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "draft_model": "draft_model", "ngram": "ngram"}
+_FIELDS = {
+    "attention_backend": "attention_backend",
+    "max_num_seqs": "max_running_requests",
+    "max_model_len": "context_length",
+    "dtype": "dtype",
+    "quantization": "quantization",
+}
+
+
+class VLLM(Engine):
+    name = "vllm"
+    launch_spread = 0.015  # on H200s launches differed by 0.65 to 2.0 % (3B), 0.9 % (8B)
+    portable = frozenset(PORTABLE)
+    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
+    progress_patterns = (
+        (re.compile(r"Loading safetensors|Starting to load model|Loading model"), "loading weights"),
+        (re.compile(r"Model loading took|Loading weights took"), "weights loaded"),
+        (re.compile(r"Dynamo bytecode transform|Compiling a graph|torch\.compile|AOT compil"), "compiling kernels"),
+        (re.compile(r"autotun", re.IGNORECASE), "autotuning kernels"),
+        (re.compile(r"KV cache size|KV cache memory"), "allocating the KV cache"),
+        (re.compile(r"Capturing CUDA graphs|Graph capturing"), "capturing graphs"),
+        (re.compile(r"world_size=\d+ rank=\d+"), "joining ranks"),
+    )
+    crash_patterns = (
+        (re.compile(r"ValueError: (Free memory on device[^\n]*)"), r"too little free GPU memory: \1"),
+        (re.compile(r"ValueError: (To serve at least one request[^\n]{0,160})"), r"the KV cache is too small: \1"),
+        (re.compile(r"ValueError: (Selected backend [^\n]{0,200})"), r"\1"),
+        (re.compile(r"ValueError: (No valid attention backend[^\n]{0,200})"), r"\1"),
+        (re.compile(r"Value error, ([^\n]{0,200})"), r"a wrong configuration: \1"),
+        (vllm_read.REFUSED, r"vLLM cannot use attention backend \1 on \2, and would go on with another"),
+    )
+    fatal_patterns = (
+        re.compile(r"EngineCore (?:failed to start|encountered a fatal error)"),
+        vllm_read.REFUSED,  # a backend that was asked for: no need to wait for a server that will not do
+    )
+    #: Written by the adapter itself, each with what to write in its place.
+    reserved: ClassVar[Mapping[str, str]] = {
+        "host": "bind = ... in [tool.llmperf.engines.vllm]",
+        "port": "port = ... in [tool.llmperf.engines.vllm]",
+        "api_key": "nothing: each launch gets a key of its own",
+        **dict.fromkeys(("model", "served_model_name"), "model=..."),
+        **dict.fromkeys(("tensor_parallel_size", "tp"), "tp=..., which also leases the GPUs"),
+        **dict.fromkeys(("data_parallel_size", "dp"), "dp=..., which also leases the GPUs"),
+        **dict.fromkeys(("pipeline_parallel_size", "pp"), "pp=..., which also leases the GPUs"),
+    }
+
+    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
+        model = tiny_model.resolve(config.model, settings)
+        own: dict[str, Any] = {
+            "served_model_name": self.model_name(config),
+            "host": settings.bind,
+            "port": endpoint.port,
+            # not VLLM_API_KEY: vLLM keys its compile cache by its variables, so a new key makes every launch cold
+            "api_key": endpoint.api_key,
+            "enable_prompt_tokens_details": True,
+            **_portable_flags(config),
+        }
+        argv = command_flags.argv(_merged(own, command_flags.normal(config.flags)), negate=True)
+        env = {**config.nccl, **config.env}
+        if _loopback(settings.bind):  # opens /server_info, and with it endpoints nobody else should reach
+            env.setdefault("VLLM_SERVER_DEV_MODE", "1")
+        program = settings.command or ("vllm", "serve")
+        # `vllm serve` wants the model in first place, the module form by name
+        named = (model,) if program[-1] == "serve" else ("--model", model)
+        return Command((*program, *named, *argv), env)
+
+    def problems(self, config: ServerConfig) -> list[str]:
+        found = [*super().problems(config), *command_flags.problems(self.name, config.flags, self.reserved)]
+        if config.speculative:
+            found += Speculation.problems(
+                self.name, config.speculative, _METHODS, unsupported=("topk", "num_steps"), needed=("num_tokens",)
+            )
+        backend = config.attention_backend
+        if backend and vllm_read.backend(backend) not in ATTENTION_BACKENDS:
+            hint = nearest(vllm_read.backend(backend), ATTENTION_BACKENDS)
+            found.append(
+                f"vllm has no attention_backend={backend!r}{hint}; one that is newer than this plugin goes into "
+                f"vllm={{'attention_backend': {backend!r}}}"
+            )
+        return found
+
+    def gpu_count(self, config: ServerConfig) -> int:
+        """A node of several leases its own share."""
+        return -(-super().gpu_count(config) // command_flags.count(command_flags.normal(config.flags), "nnodes"))
+
+    def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
+        return {"ignore_eos": True, "min_tokens": output_tokens}
+
+    def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
+        return vllm_read.effective(config, probe)
+
+    def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
+        wanted = command_flags.overridden(config, _FIELDS)
+        if wanted.attention_backend:
+            wanted = replace(wanted, attention_backend=vllm_read.backend(wanted.attention_backend))
+        return vllm_read.mismatches(wanted, effective, super().mismatches(wanted, effective))
+
+    def counters(self, metrics: str) -> Counters:
+        return vllm_read.counters(metrics)
+
+
+def _portable_flags(config: ServerConfig) -> dict[str, Any]:
+    return {
+        "tokenizer": config.tokenizer,
+        "tensor_parallel_size": config.tp if config.tp > 1 else None,
+        "data_parallel_size": config.dp if config.dp > 1 else None,
+        "pipeline_parallel_size": config.pp if config.pp > 1 else None,
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "load_format": config.load_format,
+        "attention_backend": vllm_read.backend(config.attention_backend) if config.attention_backend else None,
+        "enforce_eager": True if config.cuda_graph is False else None,
+        "disable_custom_all_reduce": True if config.custom_all_reduce is False else None,
+        "enable_prefix_caching": config.prefix_cache,
+        "max_num_seqs": config.max_running_requests,
+        "max_model_len": config.context_length,
+        "seed": config.seed,
+        "speculative_config": _speculation(config.speculative) if config.speculative else None,
+    }
+
+
+def _speculation(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    spec = Speculation.of(mapping)
+    out: dict[str, Any] = {"method": _METHODS[spec.method], "num_speculative_tokens": spec.num_tokens}
+    if spec.model:
+        out["model"] = spec.model
+    if spec.method == "ngram":
+        out["prompt_lookup_max"] = LOOKUP
+    if spec.acceptance_length is not None:
+        out |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": spec.acceptance_length}
+    return out
+
+
+def _merged(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Engine-only flags win; ``speculative_config={"prompt_lookup_min": 2}`` adds to the portable key's."""
+    both = {**own, **given}
+    ours, theirs = own.get("speculative_config"), given.get("speculative_config")
+    if isinstance(ours, dict) and isinstance(theirs, Mapping):
+        both["speculative_config"] = {**ours, **theirs}
+    return both
+
+
+def _loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

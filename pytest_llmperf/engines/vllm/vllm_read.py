@@ -1,0 +1,208 @@
+"""What a running vLLM resolved to, out of its log, ``/server_info`` (development mode), ``/version`` and its metrics.
+
+The log comes first for what a worker decides (attention backend, custom all-reduce): ``/server_info`` has the request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.base import Counters, EffectiveConfig, Mismatch, Probe
+from pytest_llmperf.engines.effective_reader import Reading, number, search
+from pytest_llmperf.engines.metrics_text import Metrics
+from pytest_llmperf.server_config import ServerConfig
+
+INFO = "/server_info?config_format=json"
+_CHOSEN = re.compile(
+    r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]+) (?:attention )?backend(?:\.| out of potential| \()"
+)
+#: Said of a backend that was asked for, never of one that vLLM considered by itself.
+REFUSED = re.compile(r"Cannot use (?:AttentionBackendEnum\.)?([A-Z0-9_]+) backend on (\w+)")
+_WARM = re.compile(r"Directly load (?:AOT compilation|the compiled graph|the \d+-th graph)")
+_COLD = re.compile(
+    r"Compiling a graph for|Compiling model again|Cache the graph of compile range|saved AOT compiled function"
+)
+#: (section, name) of the resolved configuration that explain a speed and have no field of their own.
+_NOTED = (
+    ("cache_config", "block_size"),
+    ("cache_config", "cache_dtype"),
+    ("compilation_config", "cudagraph_mode"),
+    ("kernel_config", "moe_backend"),
+    ("scheduler_config", "async_scheduling"),
+    ("scheduler_config", "max_num_batched_tokens"),
+    ("scheduler_config", "stream_interval"),
+    ("device_config", "device"),
+)
+
+
+def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
+    """The typed record; fields that no source tells stay unknown."""
+    r = Reading()
+    _read_workers(r, probe.log)
+    version = probe.json("/version")
+    if isinstance(version, dict):
+        r.take("/version", engine_version=version.get("version"))
+        r.version("vllm", version.get("version"))
+    info = probe.json(INFO)
+    if isinstance(info, dict):
+        resolved, system = info.get("vllm_config"), info.get("system_env")
+        if isinstance(resolved, dict):
+            _read_resolved(r, resolved, command_flags.normal(config.flags))
+        elif isinstance(resolved, str):
+            _read_text(r, "/server_info", resolved)
+        if isinstance(system, dict):
+            _read_system(r, system)
+    _read_text(r, "log", probe.log)
+    return r.result()
+
+
+def _read_workers(r: Reading, log: str) -> None:
+    """What workers decided: nothing but the log tells it."""
+    chosen = _CHOSEN.search(log)
+    compiled, loaded = _COLD.search(log), _WARM.search(log)
+    r.take(
+        "log",
+        attention_backend=chosen[1] if chosen else None,
+        custom_all_reduce=False if re.search(r"Custom allreduce is disabled", log, re.IGNORECASE) else None,
+        kv_tokens=number(r"KV cache size: ([\d,]+) tokens", log),
+        cache_state="cold" if compiled else "warm" if loaded else None,
+    )
+    if refused := REFUSED.search(log):
+        r.note("attention_backend_refused", refused[1])
+    r.note("flash_attention", search(r"Using FlashAttention version (\d+)", log))
+    r.version("nccl", search(r"vLLM is using nccl==([\d.]+)", log))
+    r.version("flashinfer", search(r"flashinfer(?:-python)?[ =v]+(\d+\.\d+\S*)", log))
+    r.nccl(log)
+
+
+def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+    sections = {k: v for k, v in resolved.items() if isinstance(v, dict)}
+
+    def of(section: str, name: str) -> Any:
+        return sections.get(section, {}).get(name)
+
+    r.take(
+        "/server_info",
+        attention_backend=_for_cpu(of("attention_config", "backend")),
+        model=of("model_config", "model"),
+        dtype=_dtype(of("model_config", "dtype")),
+        quantization=of("model_config", "quantization"),
+        cuda_graph=_graphs(of("compilation_config", "cudagraph_mode"), of("model_config", "enforce_eager")),
+        custom_all_reduce=_negated(of("parallel_config", "disable_custom_all_reduce")),
+        prefix_cache=of("cache_config", "enable_prefix_caching"),
+        max_running_requests=of("scheduler_config", "max_num_seqs"),
+        context_length=of("model_config", "max_model_len"),
+        kv_tokens=of("cache_config", "kv_cache_size_tokens"),
+        speculative=of("speculative_config", "method"),
+        tp=of("parallel_config", "tensor_parallel_size"),
+    )
+    for section, name in _NOTED:
+        r.note(name, of(section, name))
+    for name in declared:
+        r.note(name, next((v[name] for v in sections.values() if v.get(name) is not None), None))
+
+
+def _for_cpu(asked_for: Any) -> str | None:
+    """The backend that was asked for is shown here, taken or not; this one cannot be refused where it is known."""
+    return "CPU_ATTN" if ".cpu_attn." in str(asked_for) else None
+
+
+def _read_text(r: Reading, source: str, text: str) -> None:
+    """The one-line form of the configuration, which the engine also writes to its log (vLLM before the JSON form)."""
+    r.take(
+        source,
+        engine_version=search(r"Initializing a V1 LLM engine \(v([^)\s]+)\)", text),
+        model=search(r"with config: model='([^']+)'", text) or search(r"\Amodel='([^']+)'", text),
+        dtype=search(r"\bdtype=torch\.(\w+)", text),
+        quantization=_none(search(r"\bquantization=([\w-]+),", text)),
+        context_length=number(r"max_seq_len=(\d+)", text),
+        cuda_graph=_text_graphs(text),
+        custom_all_reduce=_negated(_boolean(search(r"disable_custom_all_reduce=(True|False)", text))),
+        prefix_cache=_boolean(search(r"enable_prefix_caching=(True|False)", text)),
+        max_running_requests=number(r"'max_num_seqs': (\d+)", text),
+        tp=number(r"tensor_parallel_size=(\d+)", text),
+        speculative=search(r"speculative_config=SpeculativeConfig\(method='([^']+)'", text),
+    )
+
+
+def _read_system(r: Reading, system: Mapping[str, Any]) -> None:
+    r.version("torch", system.get("torch_version"))
+    r.version("cuda", _none(system.get("cuda_runtime_version")))
+    r.version("driver", _none(system.get("nvidia_driver_version")))
+    packages = str(system.get("pip_packages") or "")
+    for name in ("flashinfer-python", "flash-attn", "triton", "transformers"):
+        r.version(name.removesuffix("-python"), search(rf"(?m)^{name}==(\S+)", packages))
+    r.version("nccl", search(r"(?m)^nvidia-nccl-cu\d+==(\S+)", packages))
+
+
+def _graphs(mode: Any, eager: Any) -> bool | None:
+    if eager:
+        return False
+    return None if mode is None else str(mode) not in ("0", "NONE", "CUDAGraphMode.NONE")
+
+
+def _text_graphs(text: str) -> bool | None:
+    mode = search(r"'cudagraph_mode': <CUDAGraphMode\.(\w+)", text)
+    return _graphs(mode, _boolean(search(r"enforce_eager=(True|False)", text)))
+
+
+def _dtype(value: Any) -> str | None:
+    return None if value in (None, "auto") else str(value).removeprefix("torch.")
+
+
+def _boolean(text: str | None) -> bool | None:
+    return None if text is None else text == "True"
+
+
+def _negated(value: object) -> bool | None:
+    return None if value is None else not value
+
+
+def _none(text: Any) -> str | None:
+    return None if text in (None, "None", "null", "N/A", "") else str(text)
+
+
+def mismatches(config: ServerConfig, effective: EffectiveConfig, found: list[Mismatch]) -> list[Mismatch]:
+    """``found`` by the comparison of like-named fields, and what it cannot see."""
+    out = list(found)
+    refused = effective.other.get("attention_backend_refused")
+    if refused and config.attention_backend and not any(m.field == "attention_backend" for m in out):
+        out.append(
+            Mismatch("attention_backend", refused, effective.attention_backend or "another", "refused in the log")
+        )
+    for name, value in command_flags.normal(config.flags).items():
+        got = effective.other.get(name)
+        if got is not None and isinstance(value, (bool, int, float, str)) and got.lower() != str(value).lower():
+            out.append(
+                Mismatch(name, str(value), got, "the resolved configuration differs from the flag that was given")
+            )
+    return out
+
+
+#: SGLang's names for what vLLM has too, so that one declaration serves both.
+_BACKEND_NAMES = {"TRITON": "TRITON_ATTN", "TORCH_NATIVE": "TORCH_SDPA"}
+
+
+def backend(name: str) -> str:
+    """vLLM's name of an attention backend."""
+    upper = name.upper().replace("-", "_")
+    return _BACKEND_NAMES.get(upper, upper)
+
+
+def counters(text: str) -> Counters:
+    """Names of vLLM 0.6 to 0.33."""
+    m = Metrics(text)
+    return Counters(
+        generation_tokens=m.total("vllm:generation_tokens_total"),
+        prompt_tokens=m.total("vllm:prompt_tokens_total"),
+        cached_tokens=m.total("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        preemptions=m.total("vllm:num_preemptions_total"),
+        running=m.total("vllm:num_requests_running"),
+        waiting=m.total("vllm:num_requests_waiting"),
+        drafts=m.total("vllm:spec_decode_num_drafts_total"),
+        draft_tokens=m.total("vllm:spec_decode_num_draft_tokens_total"),
+        accepted_tokens=m.total("vllm:spec_decode_num_accepted_tokens_total"),
+    )

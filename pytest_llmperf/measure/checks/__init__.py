@@ -1,0 +1,1 @@
+"""What is looked at beside a measurement: guards and their evidence."""

@@ -1,0 +1,30 @@
+"""What a measurement needs to know about a running server, handed over by whoever keeps the server alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmperf.engines.base import Counters, Endpoint, Engine
+from pytest_llmperf.server_config import ServerConfig
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Connection:
+    """``counters`` reads the server's metrics once; ``check`` raises ``ServerDiedError`` with the cause when the
+    server is gone; ``gpus`` are UUIDs and ``pids`` the server's processes on this host (empty when remote)."""
+
+    endpoint: Endpoint
+    model: str
+    engine: Engine
+    config: ServerConfig
+    launch_id: str
+    counters: Callable[[], Counters | None] = _nothing
+    check: Callable[[], None] = _nothing
+    log: Callable[[], str] = str
+    gpus: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()

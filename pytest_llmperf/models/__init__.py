@@ -1,0 +1,1 @@
+"""Models that are made here: the tiny one, and shapes without weights."""

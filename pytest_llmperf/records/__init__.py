@@ -1,0 +1,1 @@
+"""What rooms hand to each other, as frozen values, and their JSON."""

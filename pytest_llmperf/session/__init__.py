@@ -1,0 +1,1 @@
+"""An opted-in session: what it collects, launches, measures and says."""

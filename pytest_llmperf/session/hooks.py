@@ -1,0 +1,201 @@
+"""The hooks of a session that measures. Everything they do is in the rooms."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.fixtures import SESSION
+from pytest_llmperf.options import Options
+from pytest_llmperf.records.text import clean
+from pytest_llmperf.session import collection, console, sweep_rounds
+from pytest_llmperf.session.launch_rounds import MEASURED, SUSPECT, LaunchRounds
+from pytest_llmperf.session.makereport import conclude
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.schedule import GroupScheduling, Plan
+from pytest_llmperf.session.sessionfinish import SessionFinish
+from pytest_llmperf.session.sweep_test import SweepTest
+from pytest_llmperf.session.verdicts import Baseline
+
+#: Category in the summary, letter, word with its style.
+Status = tuple[str, str, tuple[str, dict[str, bool]]]
+_NOTICES = "llmperf_notices"
+
+
+class SessionHooks:
+    """One per process: serial pytest, xdist's controller and each of its workers. Raises ``ConfigError``."""
+
+    def __init__(self, config: pytest.Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._status = console.Status(config)
+        self._session = config.stash[SESSION] = PerfSession(config, options, self._status.say, self._status.measuring)
+        self._rounds = LaunchRounds(self._session.tests, self._session, options.launches, options.confirm)
+        self._plan = Plan({})
+        self._ending: SessionFinish | None = None
+        self._interrupted = False
+        if hasattr(config, "workerinput"):
+            self._plan_path = Path(config.workerinput["llmperf_plan"])
+            return
+        folder = tempfile.TemporaryDirectory(prefix="llmperf-")
+        config.add_cleanup(folder.cleanup)
+        self._plan_path = Path(folder.name, "plan.json")
+        where, args = self._session.state_dir, config.invocation_params.args
+        self._ending = SessionFinish(options, config.rootpath, where, args, self._session.engines)
+
+    # -- xdist
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["llmperf_plan"] = str(self._plan_path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> GroupScheduling | None:
+        """Whatever ``--dist`` says, a config's tests stay on one worker (``each`` runs all everywhere on purpose)."""
+        return None if config.getoption("dist") == "each" else GroupScheduling(config, log, self._plan_path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for notice in getattr(node, "workeroutput", {}).get(_NOTICES, ()):
+            self._tell("note", notice)
+
+    # -- collection
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        collection.parametrize(metafunc, self._session)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Around everyone else: before names are changed and tests deselected, and after tests are put in an order."""
+        names = {id(item): item.nodeid for item in items}
+        tests = collection.everything(self._session, items)
+        result = yield
+        self._plan = replace(collection.arrange(self._session, config, items, names), tests=tests)
+        if self._ending is None:
+            self._plan.write(self._plan_path)
+        elif self._plan.errors:
+            raise pytest.UsageError("\n".join(self._plan.errors))
+        return result
+
+    def pytest_report_header(self) -> str:
+        o = self._options
+        doing = {None: "gate", "yes": "update baselines", "force": "update baselines (forced)"}[o.update]
+        where = o.url or ", ".join(o.engine) or "the markers' engines"
+        return f"llmperf: {doing}; {where}; baselines in {o.baselines}"
+
+    def pytest_report_collectionfinish(self) -> Sequence[str]:
+        said = [*self._plan.said, *([collection.counted(self._session)] if self._session.tests else [])]
+        return [f"llmperf: {line}" for line in said]
+
+    # -- running
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        test = self._session.tests.get(item.nodeid)
+        if test is None:
+            return None
+        if isinstance(test, SweepTest):
+            sweep_rounds.run(item, nextitem, test, self._session)
+        else:
+            self._rounds.run(item, nextitem)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        self._status.clear()
+        test = self._session.tests.get(item.nodeid)
+        error = call.excinfo.value if call.excinfo else None
+        if isinstance(test, SweepTest):
+            sweep_rounds.conclude(test, report, error, self._session.prior, self._options.ignore_guards)
+        elif test is not None and (report.when == "call" or report.failed):
+            conclude(test, item, report, error)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        self._status.clear()
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
+        outcome = str(report.outcome)
+        which = clean(f" {getattr(report, 'llmperf', {}).get('slot', '')}").rstrip()
+        if outcome == SUSPECT:
+            return "suspect", "S", ("SUSPECT", {"yellow": True})
+        if outcome == MEASURED:
+            return "", "m", (f"MEASURED{which}", {"cyan": True})
+        if outcome == sweep_rounds.UNFIT:
+            return "unfit", "u", (f"UNFIT{which}", {"yellow": True})
+        if outcome == "failed" and getattr(report, "llmperf", {}).get("error"):
+            return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
+        return None
+
+    def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
+        return right.explain(left) if isinstance(right, Baseline) and op == "in" else None
+
+    @pytest.hookimpl(tryfirst=True)  # what a terminal shows as done must not be lost to a Ctrl-C in the next moment
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        payload = getattr(report, "llmperf", None)
+        if self._ending is not None and payload is not None:
+            self._ending.take(payload)
+
+    # -- the end
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C or ``pytest.exit``; what pytest raises to stop itself (``-x``) is a subclass."""
+        self._interrupted = excinfo.type in (KeyboardInterrupt, pytest.exit.Exception)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        notices = self._session.close()
+        self._status.clear()
+        if self._ending is None:
+            vars(self._config)["workeroutput"][_NOTICES] = notices  # what xdist sends from a worker at its end
+            return
+        for notice in notices:
+            self._tell("note", notice)
+        plan = self._plan
+        if self._plan_path.exists():  # xdist: this process has collected nothing
+            plan = Plan.read(self._plan_path)
+            for line in plan.said:
+                self._tell("note", line)
+        if exitstatus == pytest.ExitCode.USAGE_ERROR or self._config.option.collectonly:
+            return
+        done = exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+        self._ending.finish(
+            plan,
+            hardware=self._session.hardware,
+            interrupted=self._interrupted,
+            scope=_scope(self._config) if done else None,
+        )
+        if self._ending.failed and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _tell(self, kind: str, text: str) -> None:
+        if self._ending is not None:
+            self._ending.say(kind, text)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        record = self._ending.record if self._ending else None
+        if record is not None and (record.results or record.servers or record.sweeps or record.session["messages"]):
+            console.show(record, terminalreporter)
+
+    def pytest_unconfigure(self) -> None:
+        self._session.close()
+
+
+def _scope(config: pytest.Config) -> list[PurePath] | None:
+    """Folders and modules, relative to the root, of which this session collected every test; None where unknown."""
+    if config.getoption("lf", False):  # modules without a failure are not even looked at
+        return None
+    paths = [Path(config.invocation_params.dir, arg).resolve() for arg in config.args if "::" not in arg]
+    return [p.relative_to(config.rootpath) for p in paths if p == config.rootpath or config.rootpath in p.parents]

@@ -1,0 +1,163 @@
+"""One performance test of this session: what it declared, which round it is in, what it has measured so far."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.series import StoredLaunch
+from pytest_llmperf.measure.metrics import Guard, Measurement, Metric, Workload
+from pytest_llmperf.records.gaps_and_sweeps import Gap
+from pytest_llmperf.records.results import Result
+from pytest_llmperf.server.launch import Launch
+from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.launch_rounds import Round
+from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.tuning.loads import Load, load_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.ab_fixture import AbPlan
+
+
+@dataclass
+class GatedMetric:
+    """One gated metric of a test on one server: its launches as they come in, and the result once there is one."""
+
+    metric: Metric
+    workload: Workload
+    fingerprint: Fingerprint
+    config: ServerConfig
+    screened: list[StoredLaunch] = field(default_factory=list)
+    confirmed: list[StoredLaunch] = field(default_factory=list)
+    suspect: bool = False
+    result: Result | None = None
+    _guards: dict[str, tuple[Guard, ...]] = field(default_factory=dict)
+
+    def add(self, launch: StoredLaunch, guards: Sequence[Guard], round_: Round) -> None:
+        """Take one launch's values; the same launch again replaces what it gave before."""
+        side = self.confirmed if round_.role == "confirm" else self.screened
+        side[:] = [x for x in side if x.id != launch.id] + [launch]
+        self._guards[launch.id] = tuple(replace(g, launch=launch.id) for g in guards)
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """Guards of the launches that decide."""
+        return tuple(g for x in self.confirmed or self.screened for g in self._guards[x.id])
+
+
+class PerfTest:
+    """State of one collected test with a server. ``test`` is its id without the engine, the same on every engine.
+
+    ``nodeid`` is pytest's id as collected, whatever xdist appends to it later; ``perf`` is None for a test that uses a
+    server without gating anything.
+    """
+
+    gates: ClassVar[bool] = True
+    """Whether ``value in baseline`` judges."""
+
+    def __init__(
+        self,
+        nodeid: str,
+        perf: Perf | None,
+        engine: str,
+        config: ServerConfig | None,
+        named: Mapping[str, ServerConfig],
+        location: str,
+    ) -> None:
+        self.nodeid = nodeid
+        self.test = engineless(nodeid, engine)
+        self.perf = perf
+        self.engine = engine
+        self.config = config
+        self.named = named
+        self.location = location
+        self.group = ""
+        self.round = Round()
+        self.gated: dict[tuple[str, str], GatedMetric] = {}
+        self.launches: dict[str, Launch] = {}
+        self.measuring_s = 0.0
+        self.ab: AbPlan | None = None
+        self.gaps: list[Gap] = []
+        self.loads: list[Load] = []
+        self.notes: list[str] = []
+        self.failed: ServerConfig | None = None
+        """Which of several servers failed, where that is known."""
+
+    @property
+    def configs(self) -> tuple[ServerConfig, ...]:
+        """Every server the test needs."""
+        return ((self.config,) if self.config else ()) + tuple(self.named.values())
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Tests that share one of these share servers. An A/B launches its own: no other may be up meanwhile."""
+        return (f"ab {self.nodeid}",) if self.ab else tuple(c.key for c in self.configs)
+
+    def add_load(self, launch: Launch, measurement: Measurement) -> None:
+        """Keep what is a point of a load curve."""
+        config, most = launch.config, launch.effective.max_running_requests
+        load = load_of(self.test, config.engine, config.key, measurement, most)
+        if load is not None:
+            self.loads.append(load)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the test runs on every launch of its server."""
+        return self.perf is not None
+
+    @property
+    def metric_count(self) -> int:
+        """Metrics it may gate, for the session's level."""
+        return len(self.perf.metrics) * max(1, len(self.named)) if self.perf else 0
+
+    @property
+    def suspect(self) -> bool:
+        """A metric lies outside its band on the first look and waits for fresh launches."""
+        return any(g.suspect for g in self.gated.values())
+
+    @property
+    def in_round(self) -> str:
+        """Its name and which of its launches this is: ``test_x[sglang], launch 2/3``, ``..., confirming 1/2``."""
+        name = self.nodeid.partition("::")[2] or self.nodeid
+        which = {"screen": "launch", "confirm": "confirming"}[self.round.role]
+        several = self.round.of > 1 or self.round.role == "confirm"
+        return f"{name}, {which} {self.round.index + 1}/{self.round.of}" if several else name
+
+    def begin(self, round_: Round) -> None:
+        self.round = round_
+
+    def measured(self, measurement: Measurement) -> None:
+        """Told of every measurement that the test makes."""
+
+    @property
+    def decided(self) -> bool:
+        """This round is the test's last: no launch to come can change what it finds."""
+        return self.round.last and (self.round.role == "confirm" or not self.suspect)
+
+    def unjudged(self) -> tuple[str, ...]:
+        """Declared metrics that no assertion has judged so far."""
+        seen = {metric for metric, _ in self.gated}
+        return tuple(m for m in self.perf.metrics if m not in seen) if self.perf else ()
+
+    def pending(self) -> tuple[str, ...]:
+        """Declared metrics without a final verdict: not judged, or waiting for fresh launches."""
+        final = {metric for (metric, _), gated in self.gated.items() if gated.result and not gated.suspect}
+        return tuple(m for m in self.perf.metrics if m not in final) if self.perf else ()
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed."""
+        waiting = "suspect, and not confirmed on fresh launches"
+        return tuple(
+            replace(g.result, reasons=(waiting, *g.result.reasons)) if g.suspect else g.result
+            for g in self.gated.values()
+            if g.result is not None
+        )
+
+
+def engineless(nodeid: str, engine: str) -> str:
+    """``nodeid`` without the engine parameter: ``t.py::test_x[vllm-long]`` is ``t.py::test_x[long]``."""
+    return re.sub(rf"\[{re.escape(engine)}(?:-(.*)|)\]$", lambda m: f"[{m.group(1)}]" if m.group(1) else "", nodeid)

@@ -1,0 +1,133 @@
+"""The launches of a sweep as rounds of its test: one run each, and one report at the end.
+
+Every launch but the last is reported like a rerun: ``m`` measured, ``u`` unfit (its config did not start, died, gave
+invalid answers, or fails the test). An unfit variation is a result; an unfit base ends the sweep, since nothing is left
+to compare with. Each report carries all that was measured until then, so that nothing is lost when pytest is stopped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol  # as in rounds
+
+from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
+from pytest_llmperf.records.encode import plain
+from pytest_llmperf.session.launch_rounds import MEASURED, Servers, again, reporting_as, tear_down
+from pytest_llmperf.session.launched import server_record
+from pytest_llmperf.session.makereport import headline, in_short
+from pytest_llmperf.session.sweep_test import PriorOf, SweepTest
+from pytest_llmperf.tuning.plan import BASE
+
+#: Outcome of a launch that gave no value, or one that the test refuses.
+UNFIT = "unfit"
+#: What a config does wrong by itself, rather than the test.
+_RESULTS = (LaunchError, MeasurementError)
+
+
+def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, servers: Servers) -> None:
+    """Run ``item`` on every launch of its sweep."""
+    for _ in test.slots():
+        if not _once(item, test):
+            break
+    tear_down(item, nextitem)
+    servers.release(test.group)
+
+
+def _once(item: pytest.Item, test: SweepTest) -> bool:
+    """Run ``item`` on one launch; False when the sweep must end with it."""
+    known = len(item.user_properties)
+    item._report_sections.clear()  # or each report would carry what all launches before it have printed
+    with reporting_as(item):
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = runtestprotocol(item, nextitem=again(item), log=False)
+        goes_on = not test.last and all(r.passed or r.outcome == UNFIT for r in reports)
+        if goes_on:
+            del item.user_properties[known:]  # the next launch records them anew
+            reports = [r for r in reports if r.when == "call" or r.outcome == UNFIT]
+            for report in reports:
+                report.__dict__["outcome"] = UNFIT if report.outcome == UNFIT else MEASURED
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return goes_on
+
+
+def conclude(
+    test: SweepTest,
+    report: pytest.TestReport,
+    error: BaseException | None,
+    prior: PriorOf,
+    ignored: Sequence[str],
+) -> None:
+    """Say what became of this launch, and give ``report`` what the sweep has found so far."""
+    if report.when != "call" and report.passed:
+        return
+    if isinstance(error, LlmperfError):
+        report.longrepr = str(error)
+    if isinstance(error, _RESULTS):
+        test.discard()
+    if report.when == "call" and report.passed and test.missing():
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{test.nodeid}: is a sweep and has measured {', '.join(test.missing())}: "
+            "call llm_server.stream(...) or llm_server.load(...)"
+        )
+    if report.when != "teardown" and not report.passed and test.slot.name != BASE:
+        _unfit(test, report, error)
+    if report.when == "call" and report.passed and test.last and test.complaints:
+        report.outcome = "failed"
+        report.longrepr = "\n\n".join(test.complaints)
+    vars(report)["llmperf"] = _payload(test, error, prior, ignored)
+
+
+def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | None) -> None:
+    name = test.slot.name
+    if isinstance(error, _RESULTS):
+        cause = _cause(error, test)
+    elif report.skipped:
+        cause = f"skipped: {error}"
+        test.discard()
+    else:
+        cause = "the test fails with it"
+        test.complaints.append(f"with {name}:\n{report.longreprtext}")
+    test.failures[name] = cause
+    report.__dict__["outcome"] = UNFIT
+
+
+def _cause(error: LaunchError | MeasurementError, test: SweepTest) -> str:
+    """The error in one line, without the names of server, launch and request: the sweep's row says whose it is."""
+    said = headline(error).removeprefix(test.members[test.slot.name].label).lstrip(": ,")
+    if isinstance(error, MeasurementError):
+        return re.sub(r"^the measurement is invalid: (request \S+: )?", "invalid: ", said)
+    if isinstance(error, ServerDiedError):
+        return re.sub(r"^launch \S+, died: ", "died: ", said)
+    if said.startswith("is up"):
+        return said
+    return "did not start: " + re.sub(r"^did not start \([\d.]+ s\): ", "", said)
+
+
+def _payload(
+    test: SweepTest,
+    error: BaseException | None,
+    prior: PriorOf,
+    ignored: Sequence[str],
+) -> dict[str, Any]:
+    failure = in_short(error) if isinstance(error, LaunchError) else None
+    records = [
+        server_record(config, test.launched(name), failure if name == test.slot.name else None)
+        for name, config in test.members.items()
+        if test.launched(name) or (failure and name == test.slot.name)
+    ]
+    return {
+        "results": [],
+        "servers": [plain(record) for record in records],
+        "fresh": [],
+        "notes": [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes],
+        "sweeps": [plain(s) for s in test.sweeps(prior, ignored)],
+        "slot": test.slot.name,
+        "error": isinstance(error, LaunchError),
+    }
