@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class LlmperfError(Exception):
     """Base of every error raised on purpose by this plugin; shown to the user without a traceback of ours."""
@@ -25,3 +27,17 @@ class MeasurementError(LlmperfError):
 
 class BaselineError(LlmperfError):
     """A baseline file is broken, or an update was refused. The file is left as it was."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)``, or nothing when no name in ``known`` is near. Case is the caller's to level."""
+    import difflib  # here: a session without an error has no use for it
+
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``did_you_mean`` or, when nothing is near, the list of what there is."""
+    names = sorted(known)
+    return did_you_mean(word, names) or f"; there are: {', '.join(names) or 'none'}"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 import tomli
 
 from pytest_llmperf.engines.base import EngineSettings
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.flags import SPECS, Option
 from pytest_llmperf.tuning.presets import Presets, load_presets
 
@@ -91,13 +90,6 @@ class Options:
                 f"--launches {self.launches} needs fresh launches, and --llmperf-url attaches to a server that this "
                 "session may not restart: leave one of them out"
             )
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` or, when nothing is near, the list of what there is."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else f"; there are: {', '.join(names) or 'none'}"
 
 
 def _project_table(root: Path) -> tuple[str, Mapping[str, Any]]:

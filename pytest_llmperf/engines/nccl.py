@@ -6,12 +6,11 @@ and the few that older releases had. A variable that is newer than this table go
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, did_you_mean
 
 PREFIX = "NCCL_"
 
@@ -101,7 +100,7 @@ def variables(mapping: Mapping[str, Any], where: str) -> dict[str, str]:
         name = str(given).upper().removeprefix(PREFIX)
         if name not in VARIABLES:
             raise ConfigError(
-                f"{where}: nccl={{{given!r}: ...}} is not a variable of NCCL{_nearest(str(given), VARIABLES)}. "
+                f"{where}: nccl={{{given!r}: ...}} is not a variable of NCCL{_near(str(given), VARIABLES)}. "
                 f"One that is newer than this plugin goes into env={{'{PREFIX}{name}': ...}}"
             )
         full = PREFIX + name
@@ -126,13 +125,12 @@ def _text(given: str, name: str, value: Any, where: str) -> str:
             if not part.isdecimal() and part.upper() not in choices:
                 raise ConfigError(
                     f"{where}: nccl={{{given!r}: {value!r}}}: {part!r} is not one of {', '.join(sorted(choices))}"
-                    f"{_nearest(part, choices)}"
+                    f"{_near(part, choices)}"
                 )
     return text
 
 
-def _nearest(given: str, known: frozenset[str]) -> str:
-    near = difflib.get_close_matches(given.upper().removeprefix(PREFIX), sorted(known), n=1, cutoff=0.6)
-    if not near:
-        return ""
-    return f"; did you mean {near[0].lower() if given.islower() else near[0]!r}?"
+def _near(given: str, known: frozenset[str]) -> str:
+    """In the case in which it was given."""
+    name = given.upper().removeprefix(PREFIX)
+    return did_you_mean(name.lower(), map(str.lower, known)) if given.islower() else did_you_mean(name, known)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+
+from pytest_llmperf.errors import did_you_mean
 
 #: Tokens that prompt lookup must find again before it guesses on, where an engine leaves that to us.
 LOOKUP = 4
@@ -43,7 +44,7 @@ class Speculation:
         """What ``engine``, which offers ``methods``, cannot honour in ``mapping``, one sentence each."""
         known = [f.name for f in fields(Speculation) if f.name not in unsupported]
         found = [
-            f"{engine} has no speculative key {key!r}{nearest(str(key), known)}; it takes {', '.join(known)}"
+            f"{engine} has no speculative key {key!r}{did_you_mean(str(key), known)}; it takes {', '.join(known)}"
             for key in mapping
             if key not in known
         ]
@@ -52,7 +53,7 @@ class Speculation:
             found.append(f"{engine} needs a speculative method: one of {', '.join(sorted(methods))}")
         elif method not in methods:
             found.append(
-                f"{engine} has no speculative method {method!r}{nearest(method, methods)}; "
+                f"{engine} has no speculative method {method!r}{did_you_mean(method, methods)}; "
                 f"it has {', '.join(sorted(methods))}"
             )
         if mapping.get("model") is None and method in ("eagle", "eagle3", "draft_model"):
@@ -66,9 +67,3 @@ class Speculation:
         if length is not None and (isinstance(length, bool) or not isinstance(length, (int, float)) or length < 1):
             found.append(f"speculative acceptance_length={length!r} must be a number of tokens per step, 1 or more")
         return found
-
-
-def nearest(given: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` or nothing."""
-    near = difflib.get_close_matches(given, sorted(known), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmperf.engines.base import EngineSettings
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.measure.run import Run
-from pytest_llmperf.options import nearest
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server_config import ServerConfig

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.fixtures import compares
-from pytest_llmperf.options import Options, nearest
+from pytest_llmperf.options import Options
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session import markers
 from pytest_llmperf.session.perf_test import PerfTest

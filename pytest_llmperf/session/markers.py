@@ -12,9 +12,8 @@ import pytest
 
 from pytest_llmperf.engines import nccl
 from pytest_llmperf.engines.base import EffectiveConfig, Engine
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.metrics import METRICS
-from pytest_llmperf.options import nearest
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.tuning.presets import Presets, expand
 

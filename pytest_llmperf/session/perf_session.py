@@ -14,11 +14,11 @@ import pytest
 from pytest_llmperf.baselines.fitted_priors import Priors
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
-from pytest_llmperf.options import Options, nearest
+from pytest_llmperf.options import Options
 from pytest_llmperf.server.gpu_inventory import Hardware, hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 
 import tomli
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 
 _FIELDS = frozenset({"values", "reason", "caution"})
 
@@ -73,10 +72,8 @@ def _values(key: str, value: Any, presets: Presets, where: str) -> Any:
 
 def _preset(key: str, name: str, presets: Presets, where: str) -> Preset:
     if (key, name) not in presets:
-        known = sorted(n for k, n in presets if k == key)
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
-        raise ConfigError(f"{where}: no preset {name!r} for {key}{hint}")
+        near = nearest(name, (n for k, n in presets if k == key))
+        raise ConfigError(f"{where}: no preset {name!r} for {key}{near}")
     return presets[key, name]
 
 

@@ -237,5 +237,5 @@ def test_why_it_could_not_start(flags: tuple[str, ...], cause: str) -> None:
 
 
 def test_a_misspelt_flag_is_named_with_the_right_one() -> None:
-    assert "unrecognized arguments: --thraeds 2 (did you mean --threads?)" in _fails("--model", "x", "--thraeds", "2")
+    assert "unrecognized arguments: --thraeds 2 (did you mean '--threads'?)" in _fails("--model", "x", "--thraeds", "2")
     assert "invalid choice: 'ngram-smiple'" in _fails("--model", "x", "--spec-type", "ngram-smiple")

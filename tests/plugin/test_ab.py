@@ -206,7 +206,7 @@ def test_nccl(ab):
 
 
 MISUSES = {
-    "b={'nccl': 'll-rnig'}": "llm_ab(b=...): llm_server: no preset 'll-rnig' for nccl; did you mean 'll-ring'?",
+    "b={'nccl': 'll-rnig'}": "llm_ab(b=...): llm_server: no preset 'll-rnig' for nccl (did you mean 'll-ring'?)",
     "b={'attnetion_backend': 'x'}": "llm_ab(b=...): llm_server has no 'attnetion_backend' (did you mean",
     "b={'attention_backend': 'fa9'}": "llm_ab(b=...): sglang has no attention_backend='fa9'",
     "b={'attention_backend': 'fa3'}": "compares a server with itself",

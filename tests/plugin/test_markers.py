@@ -31,7 +31,7 @@ MISUSES = {
     "profile": ("@pytest.mark.llm_server('kimmy')",
                 "llm_server names no profile of ?tool.llmperf.profiles?: 'kimmy' (did you mean 'kimi'?)"),
     "nccl name": ("@pytest.mark.llm_server(model='m', nccl={'porto': 'LL'})",
-                  "llm_server: nccl={'porto': ...} is not a variable of NCCL; did you mean 'proto'?*"),
+                  "llm_server: nccl={'porto': ...} is not a variable of NCCL (did you mean 'proto'?)*"),
     "nccl value": ("@pytest.mark.llm_server(model='m', nccl={'proto': 'LL12'})",
                    "llm_server: nccl={'proto': 'LL12'}: 'LL12' is not one of LL, LL128, SIMPLE*"),
     "mismatch": ("@pytest.mark.llm_server(model='m', allow_mismatch=['attention_bakend'])",

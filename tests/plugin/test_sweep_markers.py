@@ -17,9 +17,9 @@ MISUSES = {
     "engine's no": (SERVER + "@pytest.mark.llm_sweep(attention_backend=['warp'])", "llm_server",
                     "llm_sweep: sglang has no attention_backend='warp'*"),
     "nccl": (SERVER + "@pytest.mark.llm_sweep(nccl__porto=['LL'])", "llm_server",
-             "llm_sweep: llm_server: nccl={'porto': ...} is not a variable of NCCL; did you mean 'proto'?*"),
+             "llm_sweep: llm_server: nccl={'porto': ...} is not a variable of NCCL (did you mean 'proto'?)*"),
     "preset": (SERVER + "@pytest.mark.llm_sweep(nccl=['ll-rnig'])", "llm_server",
-               "llm_sweep: no preset 'll-rnig' for nccl; did you mean 'll-ring'?"),
+               "llm_sweep: no preset 'll-rnig' for nccl (did you mean 'll-ring'?)"),
     "no list": (SERVER + "@pytest.mark.llm_sweep(tp=2)", "llm_server",
                 "llm_sweep(tp=2) must be a list of values; base= takes single ones"),
     "no knob": (SERVER + "@pytest.mark.llm_sweep(launches=3)", "llm_server", "llm_sweep varies nothing; name a knob*"),
@@ -37,9 +37,9 @@ MISUSES = {
     "several servers": (SERVER + "@pytest.mark.llm_servers(a={})\n@pytest.mark.llm_sweep(tp=[2])", "llm_servers",
                         "llm_sweep varies the one server of llm_server: use no llm_servers in its test"),
     "server preset": ("@pytest.mark.llm_server(model='m', nccl='ll-rnig')", "llm_server",
-                      "llm_server: no preset 'll-rnig' for nccl; did you mean 'll-ring'?"),
+                      "llm_server: no preset 'll-rnig' for nccl (did you mean 'll-ring'?)"),
     "preset elsewhere": ("@pytest.mark.llm_server(model='m', sglang=['ll-ring'])", "llm_server",
-                         "llm_server: no preset 'll-ring' for sglang; there are *"),
+                         "llm_server: no preset 'll-ring' for sglang; there are: *"),
 }  # fmt: skip
 #: Stands in for a server: the test sees what was declared, and nothing is launched.
 DECLARED = """

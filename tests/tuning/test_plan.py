@@ -132,7 +132,7 @@ def test_nothing_that_was_declared_is_changed() -> None:
         ({"tp": [4], "launches": True}, "whole number from 1"),
         ({"tp": [4], "full": "yes"}, "must be True or False"),
         ({"tp": [4], "name": ""}, "must be text"),
-        ({"nccl": ["ll-rnig"]}, "no preset 'll-rnig' for nccl; did you mean 'll-ring'"),
+        ({"nccl": ["ll-rnig"]}, "no preset 'll-rnig' for nccl .did you mean 'll-ring'"),
         ({"base": {"nccl": "ll-rnig"}, "tp": [4]}, r"llm_sweep\(base=...\): no preset 'll-rnig'"),
         ({"nccl__": ["LL"]}, "write mapping__key"),
         ({"nccl": [{"proto": "LL"}], "nccl__proto": ["LL"]}, "varies both nccl and nccl__proto"),

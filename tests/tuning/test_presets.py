@@ -65,8 +65,8 @@ def test_a_users_own_preset_beside_and_over_the_shipped() -> None:
 @pytest.mark.parametrize(
     ("declared", "message"),
     [
-        ({"nccl": "ll-rnig"}, "no preset 'll-rnig' for nccl; did you mean 'll-ring'"),
-        ({"nccl": "zzz"}, "there are few-channels, "),
+        ({"nccl": "ll-rnig"}, "no preset 'll-rnig' for nccl .did you mean 'll-ring'"),
+        ({"nccl": "zzz"}, "there are: few-channels, "),
         ({"sglang": "ll-ring"}, "no preset 'll-ring' for sglang"),
         ({"nccl": ["ll-ring", 3]}, "names of presets and dicts, not 3"),
     ],

@@ -7,20 +7,20 @@ The API key comes from ``LLAMA_API_KEY``: a command line is public on its host.
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import signal
 import sys
 from typing import Any, NoReturn
 
+from pytest_llmperf.errors import did_you_mean
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
         known = [o for action in self._actions for o in action.option_strings]
-        near = difflib.get_close_matches(unknown.split(" ")[0], known, n=1) if unknown else []
-        super().error(f"{message} (did you mean {near[0]}?)" if near else message)
+        super().error(message + (did_you_mean(unknown.split(" ")[0], known) if unknown else ""))
 
 
 def parser() -> argparse.ArgumentParser:

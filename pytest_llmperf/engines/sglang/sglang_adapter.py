@@ -20,7 +20,8 @@ from pytest_llmperf.engines.base import (
     RequestTraits,
 )
 from pytest_llmperf.engines.sglang import sglang_read
-from pytest_llmperf.engines.speculation import Speculation, nearest
+from pytest_llmperf.engines.speculation import Speculation
+from pytest_llmperf.errors import did_you_mean
 from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
@@ -96,7 +97,7 @@ class SGLang(Engine):
             found += [] if found else _speculation_problems(config.speculative)
         backend = config.attention_backend
         if backend and backend not in ATTENTION_BACKENDS:
-            hint = nearest(backend.lower(), ATTENTION_BACKENDS)
+            hint = did_you_mean(backend.lower(), ATTENTION_BACKENDS)
             found.append(
                 f"sglang has no attention_backend={backend!r}{hint}; one that is newer than this plugin goes into "
                 f"sglang={{'attention_backend': {backend!r}}}"

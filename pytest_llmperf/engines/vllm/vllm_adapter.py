@@ -21,8 +21,9 @@ from pytest_llmperf.engines.base import (
     Probe,
     RequestTraits,
 )
-from pytest_llmperf.engines.speculation import LOOKUP, Speculation, nearest
+from pytest_llmperf.engines.speculation import LOOKUP, Speculation
 from pytest_llmperf.engines.vllm import vllm_read
+from pytest_llmperf.errors import did_you_mean
 from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
@@ -111,7 +112,7 @@ class VLLM(Engine):
             )
         backend = config.attention_backend
         if backend and vllm_read.backend(backend) not in ATTENTION_BACKENDS:
-            hint = nearest(vllm_read.backend(backend), ATTENTION_BACKENDS)
+            hint = did_you_mean(vllm_read.backend(backend), ATTENTION_BACKENDS)
             found.append(
                 f"vllm has no attention_backend={backend!r}{hint}; one that is newer than this plugin goes into "
                 f"vllm={{'attention_backend': {backend!r}}}"
