@@ -109,7 +109,7 @@ class Project:
     def report(self) -> dict[str, Any]:
         """What ``--llmperf-json`` of the last run says; it is as the schema has it."""
         found: dict[str, Any] = json.loads((self.path / "out.json").read_text())
-        schema = resources.files("pytest_llmperf.report").joinpath("schema.json").read_text()
+        schema = resources.files("pytest_llmperf.records").joinpath("schema.json").read_text()
         jsonschema.validate(found, json.loads(schema))
         return found
 
