@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest_llmperf
-from pytest_llmperf import flags, hookspecs, plugin
+from pytest_llmperf import hookspecs, options, plugin
 from pytest_llmperf.cli import main
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.measure.limits import Limits
@@ -136,7 +136,7 @@ def matched(words: Mapping[str, str], names: Iterable[str], what: str) -> list[t
 
 
 def _options() -> str:
-    def row(spec: flags.Option) -> tuple[str, ...]:
+    def row(spec: options.Option) -> tuple[str, ...]:
         names = "<br>".join(f"`{f}{'' if spec.type is bool else ' ' + (spec.metavar or 'VALUE')}`" for f in spec.flags)
         choices = f" ({', '.join(spec.choices)})" if spec.choices else ""
         default = (
@@ -153,7 +153,7 @@ Each is read from the command line, else pytest's ini (`llmperf_<key>`), else `[
 whole of llmperf.toml), else it has its default. What a test's own marker says (`min_effect`, `startup_timeout`) goes
 before all of them. A short flag that another plugin already owns is left to it; the `--llmperf-` one always works.
 
-{table(("option", "key", "default", "meaning"), map(row, flags.SPECS))}
+{table(("option", "key", "default", "meaning"), map(row, options.OPTIONS))}
 `--update-baselines` (`--llmperf-update-baselines`) records new baselines and agreeing launches, and starts a new epoch
 after an improvement. Where `CI` is set it is refused unless written `--update-baselines=force`. It has no key:
 recording is never a default.

@@ -4,29 +4,19 @@ session of the environment loads this module."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.session.selection import PLUGIN
+
 if TYPE_CHECKING:
     from pytest_llmperf.session.ab_fixture import Ab
+    from pytest_llmperf.session.hooks import SessionHooks
     from pytest_llmperf.session.llm_server import LlmServer
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.session.perf_test import PerfTest
     from pytest_llmperf.session.verdicts import Baseline
-
-SESSION: pytest.StashKey[PerfSession] = pytest.StashKey()
-SERVER_FIXTURES = frozenset({"llm_server", "llm_servers"})
-
-
-def needs_server(item: Any) -> bool:
-    """Whether a test (an item, or a function's definition) is ours to run."""
-    return not SERVER_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())) or compares(item)
-
-
-def compares(item: Any) -> bool:
-    """Whether it is an A/B. By its marker too: ``ab`` may be anybody's fixture."""
-    return "ab" in getattr(item, "fixturenames", ()) and item.get_closest_marker("llm_ab") is not None
 
 
 @pytest.fixture
@@ -90,10 +80,10 @@ def ab(request: pytest.FixtureRequest, engine: str) -> Ab:
 
 
 def _session(request: pytest.FixtureRequest) -> PerfSession:
-    session = request.config.stash.get(SESSION, None)
-    if session is None:
+    hooks: SessionHooks | None = request.config.pluginmanager.get_plugin(PLUGIN)
+    if hooks is None:
         pytest.fail("performance tests run with --engine NAME or -m perf only", pytrace=False)
-    return session
+    return hooks.session
 
 
 def _here(request: pytest.FixtureRequest) -> tuple[PerfSession, PerfTest]:

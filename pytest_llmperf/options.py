@@ -1,4 +1,5 @@
-"""The options in force, each read as: command line > pytest ini > ``[tool.llmperf]`` > default."""
+"""One table of options, their registration, and the options in force: command line > pytest ini > ``[tool.llmperf]`` >
+default. Light to import: every pytest session does."""
 
 from __future__ import annotations
 
@@ -8,18 +9,113 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-import tomli
 
-from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError, nearest
-from pytest_llmperf.flags import SPECS, Option
-from pytest_llmperf.tuning.presets import Presets, load_presets
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.base import EngineSettings
+    from pytest_llmperf.tuning.presets import Presets
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``flags`` on the command line, ``llmperf_<name>`` in the ini, ``<name>`` in ``[tool.llmperf]``.
+
+    Numbers must lie in ``least`` to ``below``, the latter excluded.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    help: str
+    default: Any = None
+    type: type = str
+    many: bool = False
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    below: float | None = None
+
+
+OPTIONS = (
+    Option("engine", ("--engine", "--llmperf-engine"), "Engine to run the performance tests on; repeat for several", (),
+           many=True, metavar="NAME"),
+    Option("baselines", ("--baselines", "--llmperf-baselines"), "Folder of the committed baselines", "baselines",
+           metavar="DIR"),
+    Option("launches", ("--launches", "--llmperf-launches"), "Launches of each server to measure on (more: "
+           "tighter judgement, more start-up time)", 1, int, metavar="N", least=1),
+    Option("accept_regression", ("--accept-regression", "--llmperf-accept-regression"), "With --update-baselines: "
+           "record slower results too, with this reason", metavar="REASON"),
+    Option("keep_servers", ("--keep-servers", "--llmperf-keep-servers"), "Leave servers up for the next run to reuse "
+           "(llmperf servers stop ends them)", False, bool),
+    Option("url", ("--llmperf-url",), "Measure a server that is already up instead of launching one (API key from "
+           "LLMPERF_API_KEY)", metavar="URL"),
+    Option("json", ("--llmperf-json",), "Write the results as JSON", metavar="PATH"),
+    Option("html", ("--llmperf-html",), "Write a self-contained HTML report", metavar="PATH"),
+    Option("confirm", ("--llmperf-confirm",), "Fresh launches that confirm a suspect before it fails (0: one look "
+           "decides)", 2, int, metavar="N", least=0),
+    Option("inconclusive", ("--llmperf-inconclusive",), "What an inconclusive verdict does to its test", "skip",
+           choices=("skip", "fail")),
+    Option("level", ("--llmperf-level",), "Chance that a session without any change is red, over all its gated metrics",
+           0.01, float, metavar="P", least=1e-9, below=0.5),
+    Option("min_effect", ("--llmperf-min-effect",), "Smallest change that matters, as a fraction", 0.01,
+           float, metavar="X", least=0, below=1),
+    Option("ignore_guards", ("--llmperf-ignore-guard",), "Guard that is shown but makes no verdict inconclusive; "
+           "repeat for several", (), many=True, metavar="NAME"),
+    Option("gpu_wait", ("--llmperf-gpu-wait",), "Seconds to wait for busy GPUs before giving up", 0.0, float,
+           metavar="S", least=0),
+    Option("parallel_measure", ("--llmperf-parallel-measure",), "Let measurements on disjoint GPUs overlap under xdist "
+           "instead of taking turns", False, bool),
+    Option("startup_timeout", ("--llmperf-startup-timeout",), "Seconds a starting server may show no progress", 600.0,
+           float, metavar="S", least=1),
+    Option("stop_grace", ("--llmperf-stop-grace",), "Seconds a server gets between the polite signal and SIGKILL", 5.0,
+           float, metavar="S", least=0),
+    Option("log_dir", ("--llmperf-log-dir",), "Folder of the servers' logs, one file per launch", ".llmperf/logs",
+           metavar="DIR"),
+    Option("warm_caches", ("--llmperf-warm-caches",), "Spend one discarded launch per server first, so that compile "
+           "caches are warm", False, bool),
+    Option("runner_pool", ("--llmperf-runner-pool",), "Name of a pool of alike machines; becomes part of the "
+           "fingerprint", metavar="NAME"),
+)  # fmt: skip
 
 _PATHS = ("baselines", "log_dir", "json", "html")
 _TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register every option under one group. A short flag that another plugin owns is left to it."""
+    group = parser.getgroup("llmperf", "performance of LLM servers")
+    taken = _taken(parser)
+    for option in OPTIONS:
+        kwargs: dict[str, Any] = {"dest": f"llmperf_{option.name}", "default": None, "help": option.help}
+        if option.type is bool:
+            kwargs["action"] = "store_true"
+        else:
+            kwargs.update(action="append" if option.many else "store", metavar=option.metavar)
+            if option.type is not str:
+                kwargs["type"] = option.type
+            if option.choices:
+                kwargs["choices"] = option.choices
+        group.addoption(*(f for f in option.flags if f not in taken), **kwargs)
+        ini: Literal["args", "string"] = "args" if option.many else "string"
+        parser.addini(f"llmperf_{option.name}", option.help, type=ini, default=None)
+    # "=force" is an option string of its own: an optional argument would swallow a path that follows.
+    for suffix, const, text in (
+        ("", "yes", "Record new baselines and agreeing launches, start a new epoch after an improvement"),
+        ("=force", "force", "The same where CI is set"),
+    ):
+        flags = (f"--update-baselines{suffix}", f"--llmperf-update-baselines{suffix}")
+        group.addoption(
+            *(f for f in flags if f not in taken), dest="llmperf_update", action="store_const", const=const, help=text
+        )
+
+
+def _taken(parser: pytest.Parser) -> set[str]:
+    """Option strings that other plugins have registered so far. pytest has no public way to ask for them."""
+    groups = [*getattr(parser, "_groups", ()), getattr(parser, "_anonymous", None)]
+    return {name for group in groups if group is not None for one in group.options for name in one.names()}
 
 
 @dataclass(frozen=True)
@@ -52,27 +148,29 @@ class Options:
     """Names of the options that the command line gave."""
     engines: Mapping[str, EngineSettings] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    presets: Presets = field(default_factory=load_presets)
+    presets: Presets = field(default_factory=dict)
 
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
         """Raises ``ConfigError`` that names the wrong key and the right ones."""
+        from pytest_llmperf.tuning.presets import load_presets
+
         where, table = _project_table(config.rootpath)
-        known = {s.name for s in SPECS} | {"engines", "profiles", "presets"}
+        known = {s.name for s in OPTIONS} | {"engines", "profiles", "presets"}
         for key in table:
             if key not in known:
                 raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
-        options = cls(
-            **{spec.name: _value(config, spec, table, where) for spec in SPECS},
-            said=frozenset(s.name for s in SPECS if config.getoption(f"llmperf_{s.name}") is not None),
+        read = cls(
+            **{option.name: _value(config, option, table, where) for option in OPTIONS},
+            said=frozenset(s.name for s in OPTIONS if config.getoption(f"llmperf_{s.name}") is not None),
             update=config.getoption("llmperf_update"),
             ci=os.environ.get("CI", "").lower() not in ("", "0", "false"),
             engines={k: _engine_settings(k, v, where) for k, v in _table(table, "engines", where).items()},
             profiles={k: dict(_as_table(v, k, where)) for k, v in _table(table, "profiles", where).items()},
             presets=load_presets(_table(table, "presets", where), f"{where}: presets"),
         )
-        options.check()
-        return options
+        read.check()
+        return read
 
     def check(self) -> None:
         """Raise ``ConfigError`` for options that contradict each other."""
@@ -98,6 +196,8 @@ def _project_table(root: Path) -> tuple[str, Mapping[str, Any]]:
         path = root / name
         if not path.is_file():
             continue
+        import tomli  # here: only a session that measures has use for it
+
         try:
             data = tomli.loads(path.read_text(encoding="utf-8"))
         except (tomli.TOMLDecodeError, UnicodeDecodeError) as e:
@@ -120,54 +220,56 @@ def _as_table(value: Any, key: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _value(config: pytest.Config, spec: Option, table: Mapping[str, Any], where: str) -> Any:
-    given = config.getoption(f"llmperf_{spec.name}")
-    ini = config.getini(f"llmperf_{spec.name}")
+def _value(config: pytest.Config, option: Option, table: Mapping[str, Any], where: str) -> Any:
+    given = config.getoption(f"llmperf_{option.name}")
+    ini = config.getini(f"llmperf_{option.name}")
     if given is not None:
-        value, base = _checked(spec, given, spec.flags[0]), config.invocation_params.dir
+        value, base = _checked(option, given, option.flags[0]), config.invocation_params.dir
     elif ini:
-        value, base = _checked(spec, ini, f"ini llmperf_{spec.name}"), config.rootpath
-    elif spec.name in table:
-        value, base = _checked(spec, table[spec.name], f"{where}: {spec.name}"), config.rootpath
+        value, base = _checked(option, ini, f"ini llmperf_{option.name}"), config.rootpath
+    elif option.name in table:
+        value, base = _checked(option, table[option.name], f"{where}: {option.name}"), config.rootpath
     else:
-        value, base = spec.default, config.rootpath
-    return base / Path(value).expanduser() if spec.name in _PATHS and value else value
+        value, base = option.default, config.rootpath
+    return base / Path(value).expanduser() if option.name in _PATHS and value else value
 
 
-def _checked(spec: Option, value: Any, where: str) -> Any:
-    if spec.many:
+def _checked(option: Option, value: Any, where: str) -> Any:
+    if option.many:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(x, str) and x.strip() for x in items):
             raise ConfigError(f"{where}: expected names, got {value!r}")
         return tuple(dict.fromkeys(items))
-    if spec.type is bool:
+    if option.type is bool:
         if str(value).lower() not in _TRUTH:
             raise ConfigError(f"{where}: expected true or false, got {value!r}")
         return _TRUTH[str(value).lower()]
-    if spec.type is str:
+    if option.type is str:
         if not isinstance(value, str) or not value.strip():
             raise ConfigError(f"{where}: expected text, got {value!r}")
-        if spec.choices and value not in spec.choices:
-            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(spec.choices)}")
+        if option.choices and value not in option.choices:
+            raise ConfigError(f"{where}: {value!r} is not one of {', '.join(option.choices)}")
         return value
-    return _number(spec, value, where)
+    return _number(option, value, where)
 
 
-def _number(spec: Option, value: Any, where: str) -> int | float:
+def _number(option: Option, value: Any, where: str) -> int | float:
     try:
         number = float(str(value))
     except ValueError:
         number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or (spec.type is int and not number.is_integer()):
-        raise ConfigError(f"{where}: expected {'a whole number' if spec.type is int else 'a number'}, got {value!r}")
-    if spec.least is not None and number < spec.least:
-        raise ConfigError(f"{where}: {value!r} is less than {spec.least:g}")
-    if spec.below is not None and number >= spec.below:
-        raise ConfigError(f"{where}: {value!r} is not below {spec.below:g} (it is a fraction)")
-    return int(number) if spec.type is int else number
+    if isinstance(value, bool) or not math.isfinite(number) or (option.type is int and not number.is_integer()):
+        raise ConfigError(f"{where}: expected {'a whole number' if option.type is int else 'a number'}, got {value!r}")
+    if option.least is not None and number < option.least:
+        raise ConfigError(f"{where}: {value!r} is less than {option.least:g}")
+    if option.below is not None and number >= option.below:
+        raise ConfigError(f"{where}: {value!r} is not below {option.below:g} (it is a fraction)")
+    return int(number) if option.type is int else number
 
 
 def _engine_settings(name: str, table: Any, where: str) -> EngineSettings:
+    from pytest_llmperf.engines.base import EngineSettings
+
     where = f"{where}: engines.{name}"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} must be a table, not {type(table).__name__}")

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf import flags, hookspecs
+from pytest_llmperf import hookspecs
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.fixtures import ab, baseline, engine, llm_server, llm_servers, needs_server
+from pytest_llmperf.fixtures import ab, baseline, engine, llm_server, llm_servers
+from pytest_llmperf.options import Options, add_options
+from pytest_llmperf.session.selection import PLUGIN, needs_server, opted_in
 
 __all__ = ["ab", "baseline", "engine", "llm_server", "llm_servers"]
 
@@ -29,7 +31,7 @@ _OUTPUT = "llmperf_deselected"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    flags.add_options(parser)
+    add_options(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -39,14 +41,13 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
-    if not flags.opted_in(config):
+    if not opted_in(config):
         return
     # here: numpy, scipy and openai are for sessions that measure, not for every pytest of the environment
-    from pytest_llmperf.options import Options
     from pytest_llmperf.session.hooks import SessionHooks
 
     try:
-        config.pluginmanager.register(SessionHooks(config, Options.from_pytest_config(config)), "llmperf-active")
+        config.pluginmanager.register(SessionHooks(config, Options.from_pytest_config(config)), PLUGIN)
     except ConfigError as e:
         raise pytest.UsageError(str(e)) from None
 
@@ -54,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without opting in no server is ever launched: the tests that need one are deselected, and that is said."""
-    if config.pluginmanager.has_plugin("llmperf-active"):
+    if config.pluginmanager.has_plugin(PLUGIN):
         return
     ours = {i for i in items if needs_server(i)}
     if ours:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.session.selection import PLUGIN
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.hooks import SessionHooks
 
 
 class _Collector:
@@ -18,10 +23,8 @@ class _Collector:
         self.tests: set[tuple[str, str]] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        from pytest_llmperf.fixtures import SESSION  # costly: only who collects pays for it
-
-        ours = session.config.stash.get(SESSION, None)
-        self.tests = {(t.test, t.engine) for t in ours.tests.values()} if ours else set()
+        ours: SessionHooks | None = session.config.pluginmanager.get_plugin(PLUGIN)
+        self.tests = {(t.test, t.engine) for t in ours.session.tests.values()} if ours else set()
 
 
 def collect(engines: Sequence[str], arguments: Sequence[str]) -> set[tuple[str, str]]:

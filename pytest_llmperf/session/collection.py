@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.fixtures import needs_server
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.perf_test import engineless
 from pytest_llmperf.session.schedule import Plan, neighbours
+from pytest_llmperf.session.selection import needs_server
 from pytest_llmperf.session.sweep_test import SweepTest
 
 #: Tests named in one misuse; the others are counted.

@@ -9,11 +9,11 @@ import pytest
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError, nearest
-from pytest_llmperf.fixtures import compares
 from pytest_llmperf.options import Options
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session import markers
 from pytest_llmperf.session.perf_test import PerfTest
+from pytest_llmperf.session.selection import compares
 from pytest_llmperf.session.sweep_test import SweepTest, members
 from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
 from pytest_llmperf.tuning.presets import expand

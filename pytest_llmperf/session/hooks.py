@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.fixtures import SESSION
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.text import clean
 from pytest_llmperf.session import collection, console, sweep_rounds
@@ -34,8 +33,8 @@ class SessionHooks:
         self._config = config
         self._options = options
         self._status = console.Status(config)
-        self._session = config.stash[SESSION] = PerfSession(config, options, self._status.say, self._status.measuring)
-        self._rounds = LaunchRounds(self._session.tests, self._session, options.launches, options.confirm)
+        self.session = PerfSession(config, options, self._status.say, self._status.measuring)
+        self._rounds = LaunchRounds(self.session.tests, self.session, options.launches, options.confirm)
         self._plan = Plan({})
         self._ending: SessionFinish | None = None
         self._interrupted = False
@@ -45,8 +44,8 @@ class SessionHooks:
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
-        where, args = self._session.state_dir, config.invocation_params.args
-        self._ending = SessionFinish(options, config.rootpath, where, args, self._session.engines)
+        where, args = self.session.state_dir, config.invocation_params.args
+        self._ending = SessionFinish(options, config.rootpath, where, args, self.session.engines)
 
     # -- xdist
 
@@ -68,7 +67,7 @@ class SessionHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        collection.parametrize(metafunc, self._session)
+        collection.parametrize(metafunc, self.session)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
@@ -76,9 +75,9 @@ class SessionHooks:
     ) -> Generator[None, object, object]:
         """Around everyone else: before names are changed and tests deselected, and after tests are put in an order."""
         names = {id(item): item.nodeid for item in items}
-        tests = collection.everything(self._session, items)
+        tests = collection.everything(self.session, items)
         result = yield
-        self._plan = replace(collection.arrange(self._session, config, items, names), tests=tests)
+        self._plan = replace(collection.arrange(self.session, config, items, names), tests=tests)
         if self._ending is None:
             self._plan.write(self._plan_path)
         elif self._plan.errors:
@@ -92,18 +91,18 @@ class SessionHooks:
         return f"llmperf: {doing}; {where}; baselines in {o.baselines}"
 
     def pytest_report_collectionfinish(self) -> Sequence[str]:
-        said = [*self._plan.said, *([collection.counted(self._session)] if self._session.tests else [])]
+        said = [*self._plan.said, *([collection.counted(self.session)] if self.session.tests else [])]
         return [f"llmperf: {line}" for line in said]
 
     # -- running
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        test = self._session.tests.get(item.nodeid)
+        test = self.session.tests.get(item.nodeid)
         if test is None:
             return None
         if isinstance(test, SweepTest):
-            sweep_rounds.run(item, nextitem, test, self._session)
+            sweep_rounds.run(item, nextitem, test, self.session)
         else:
             self._rounds.run(item, nextitem)
         return True
@@ -114,10 +113,10 @@ class SessionHooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         self._status.clear()
-        test = self._session.tests.get(item.nodeid)
+        test = self.session.tests.get(item.nodeid)
         error = call.excinfo.value if call.excinfo else None
         if isinstance(test, SweepTest):
-            sweep_rounds.conclude(test, report, error, self._session.prior, self._options.ignore_guards)
+            sweep_rounds.conclude(test, report, error, self.session.prior, self._options.ignore_guards)
         elif test is not None and (report.when == "call" or report.failed):
             conclude(test, item, report, error)
         return report
@@ -156,7 +155,7 @@ class SessionHooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        notices = self._session.close()
+        notices = self.session.close()
         self._status.clear()
         if self._ending is None:
             vars(self._config)["workeroutput"][_NOTICES] = notices  # what xdist sends from a worker at its end
@@ -173,7 +172,7 @@ class SessionHooks:
         done = exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
         self._ending.finish(
             plan,
-            hardware=self._session.hardware,
+            hardware=self.session.hardware,
             interrupted=self._interrupted,
             scope=_scope(self._config) if done else None,
         )
@@ -190,7 +189,7 @@ class SessionHooks:
             console.show(record, terminalreporter)
 
     def pytest_unconfigure(self) -> None:
-        self._session.close()
+        self.session.close()
 
 
 def _scope(config: pytest.Config) -> list[PurePath] | None:

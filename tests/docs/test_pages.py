@@ -13,7 +13,7 @@ import pytest
 import tomli
 
 from docs import gen_reference
-from pytest_llmperf import flags
+from pytest_llmperf.options import OPTIONS
 from pytest_llmperf.cli import main
 from tests.docs.pages import DOCS, ROOT, Block, blocks, commands, every_page
 
@@ -77,7 +77,7 @@ def test_options_named_in_examples_exist(path: Path) -> None:
 @cache
 def options() -> frozenset[str]:
     update = {"--update-baselines", "--llmperf-update-baselines"}
-    return frozenset({flag for spec in flags.SPECS for flag in spec.flags} | update)
+    return frozenset({flag for spec in OPTIONS for flag in spec.flags} | update)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])

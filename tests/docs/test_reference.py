@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docs import gen_reference
-from pytest_llmperf import flags
+from pytest_llmperf import options
 from pytest_llmperf.cli import main
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.session.llm_server import LlmServer
@@ -17,7 +17,7 @@ def pages() -> dict[str, str]:
 
 
 def test_everything_is_there(pages: dict[str, str]) -> None:
-    assert all(flag in pages["reference/options.md"] for spec in flags.SPECS for flag in spec.flags)
+    assert all(flag in pages["reference/options.md"] for spec in options.OPTIONS for flag in spec.flags)
     assert all(f"| `{name}` |" in pages["reference/metrics.md"] for name in METRICS)
     assert all(f"usage: llmperf {c.name}" in pages["reference/command.md"] for c in main.COMMANDS)
     members = [name for name in vars(LlmServer) if not name.startswith("_")]

@@ -185,7 +185,7 @@ def test_outer(llm_config):
     # what the markers come to, without a launch: a stand-in for llm_server that only says what was declared
     (project.path / "conftest.py").write_text("""
 import pytest
-from pytest_llmperf.fixtures import SESSION
+from pytest_llmperf.session.selection import PLUGIN
 
 @pytest.fixture
 def llm_server(engine):
@@ -193,7 +193,7 @@ def llm_server(engine):
 
 @pytest.fixture
 def llm_config(request, llm_server):
-    test = request.config.stash[SESSION].tests[request.node.nodeid]
+    test = request.config.pluginmanager.get_plugin(PLUGIN).session.tests[request.node.nodeid]
     return test.config, test.perf
 """)
     result = project.run_here()

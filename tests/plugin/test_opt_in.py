@@ -46,9 +46,11 @@ def test_plain_pytest_imports_nothing_heavy(project: Project) -> None:
     assert sorted(ours) == [
         "pytest_llmperf.errors",
         "pytest_llmperf.fixtures",
-        "pytest_llmperf.flags",
         "pytest_llmperf.hookspecs",
+        "pytest_llmperf.options",
         "pytest_llmperf.plugin",
+        "pytest_llmperf.session",
+        "pytest_llmperf.session.selection",
     ]
 
 

@@ -11,10 +11,10 @@ from tests.plugin.conftest import Project
 #: Prints the options in force, one ``name=value`` a line, and runs nothing.
 SHOW = """
 import pytest
-from pytest_llmperf.fixtures import SESSION
+from pytest_llmperf.session.selection import PLUGIN
 
 def pytest_collection_finish(session):
-    options = session.config.stash[SESSION].options
+    options = session.config.pluginmanager.get_plugin(PLUGIN).session.options
     for name, value in vars(options).items():
         print(f"OPTION {name}={value!r}")
 """

@@ -44,7 +44,7 @@ MISUSES = {
 #: Stands in for a server: the test sees what was declared, and nothing is launched.
 DECLARED = """
 import pytest
-from pytest_llmperf.fixtures import SESSION
+from pytest_llmperf.session.selection import PLUGIN
 
 @pytest.fixture
 def llm_server(engine):
@@ -52,7 +52,7 @@ def llm_server(engine):
 
 @pytest.fixture
 def found(request, llm_server):
-    return request.config.stash[SESSION].tests[request.node.nodeid]
+    return request.config.pluginmanager.get_plugin(PLUGIN).session.tests[request.node.nodeid]
 """
 OWN = """
 [tool.llmperf.presets.nccl.mine]

@@ -83,7 +83,7 @@ def test_no_input_is_pasted_into_a_script(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_option_exists(name: str) -> None:
     """Options in the workflows are options of the plugin or of pytest itself."""
-    known = {flag for spec in options.SPECS for flag in spec.flags}
+    known = {flag for spec in options.OPTIONS for flag in spec.flags}
     known |= {"--update-baselines=force", "--junitxml"}
     for step in _steps(name):
         run = step.get("run", "")
