@@ -27,9 +27,9 @@ from pytest_llmperf.measure.run import Run
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.ab_fixture import Ab, AbPlan, AbResult
 from pytest_llmperf.session.llm_server import LlmServer
-from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.verdicts import Baseline
-from pytest_llmperf.tuning import Preset, load_presets
+from pytest_llmperf.tuning.presets import Preset, load_presets
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

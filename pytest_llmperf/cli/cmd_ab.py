@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf.engines.declaration import merged, server_config
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.load import load
@@ -25,13 +26,11 @@ from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
-from pytest_llmperf.session import markers
 from pytest_llmperf.session.launched import connection_to
 from pytest_llmperf.stats import Prior
-from pytest_llmperf.tuning.plan import merge
+from pytest_llmperf.tuning.ab_trial import Duel, Side, fight, stopped
 from pytest_llmperf.tuning.presets import expand, load_presets
 from pytest_llmperf.tuning.ratios import versus
-from pytest_llmperf.tuning.trial import Duel, Side, fight, stopped
 
 #: Option: default, least value, help.
 _NUMBERS = {
@@ -133,9 +132,9 @@ def _lines(duel: Duel, metric: Metric) -> list[str]:
 def _side(args: argparse.Namespace, side: str) -> Side:
     engines = builtin()
     engine = engines[args.engine]
-    declared = merge({"model": args.model}, _keywords(args.set, "--set"))
-    declared = merge(declared, _keywords(getattr(args, f"{side}_set"), f"--{side}-set"))
-    config = markers.server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(engines))
+    declared = merged({"model": args.model}, _keywords(args.set, "--set"))
+    declared = merged(declared, _keywords(getattr(args, f"{side}_set"), f"--{side}-set"))
+    config = server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(engines))
     command = _command(getattr(args, side), f"--{side}")
     logs = args.logs or Path(tempfile.mkdtemp(prefix="llmperf-ab-"))
     settings = PoolSettings(
@@ -171,7 +170,7 @@ def _keywords(pairs: Sequence[str], option: str) -> Mapping[str, Any]:
             value = json.loads(text)
         except ValueError:
             value = text
-        found = merge(found, {root: {inner: value} if inner else value})
+        found = merged(found, {root: {inner: value} if inner else value})
     return found
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.engines.declaration import engines_of, merged, server_config
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.options import Options
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session import markers
+from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import PerfTest
-from pytest_llmperf.session.selection import compares
+from pytest_llmperf.session.selection import SERVER_FIXTURES, compares
 from pytest_llmperf.session.sweep_test import SweepTest, members
+from pytest_llmperf.tuning.ab_plan import AbPlan
 from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
-from pytest_llmperf.tuning.presets import expand
-
-if TYPE_CHECKING:
-    from pytest_llmperf.session.ab_fixture import AbPlan
+from pytest_llmperf.tuning.presets import Presets, expand
 
 _T = TypeVar("_T")
 
@@ -30,7 +29,7 @@ def planned(
     """The performance test that ``item`` is. Raises ``ConfigError`` with a line for each thing that is wrong."""
     reader = _Reader(item, engine, options, engines)
     problems: list[str] = []
-    perf = _sound(problems, lambda: markers.Perf.from_item(item))
+    perf = _sound(problems, lambda: Perf.from_item(item))
     configs = _sound(problems, reader.configs)
     compared = _sound(problems, reader.ab) if configs else None
     sweep = _sound(problems, reader.sweep) if configs else None
@@ -58,38 +57,50 @@ class _Reader:
     def configs(self) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
         """The config of ``llm_server`` and those of ``llm_servers``, as far as the test uses them."""
         presets = self._options.presets
-        declaration = self._declaration = markers.declared(self._item, self._options.profiles, presets)
-        if declaration is None:
+        said = self._declaration = declared(self._item, self._options.profiles, presets)
+        if said is None:
             raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
-        markers.engines_of(declaration)
+        engines_of(said)
         if self._engine is None:
             raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
-        extras = markers.named(self._item, presets) if "llm_servers" in self._fixtures else {}
+        extras = named(self._item, presets) if "llm_servers" in self._fixtures else {}
         if "llm_servers" in self._fixtures and not extras:
             raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
-        config = self._config_of(declaration) if "llm_server" in self._fixtures else None
-        return config, {name: self._config_of(markers.merged(declaration, x), x) for name, x in extras.items()}
+        config = self._config_of(said) if "llm_server" in self._fixtures else None
+        return config, {name: self._config_of(merged(said, x), x) for name, x in extras.items()}
 
     def ab(self) -> AbPlan | None:
-        """What ``llm_ab`` says, after ``configs``; None for a test that is no A/B."""
-        if not compares(self._item):
+        """What ``llm_ab`` says, inner over outer, after ``configs``; None for a test that is no A/B."""
+        item = self._item
+        if not compares(item):
             return None
-        from pytest_llmperf.session.ab_fixture import (
-            AbPlan,  # here: it needs the measuring room, whose import takes a while
-        )
-
+        said: dict[str, Any] = {}
+        problems = []
+        for mark in reversed(list(item.iter_markers("llm_ab"))):
+            said.update(mark.kwargs)
+            if mark.args:
+                problems.append("llm_ab takes keywords only, like llm_ab(b={'attention_backend': 'fa3'})")
         if self._options.url:
-            raise ConfigError("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
+            problems.append("ab launches servers of its own, and --llmperf-url attaches to one: run it without")
+        if any(m.name == "perf" for m in item.own_markers):
+            problems.append("@perf gates a test with llm_server; a test with ab asserts on its result instead")
+        if not SERVER_FIXTURES.isdisjoint(self._fixtures):
+            problems.append("ab launches servers of its own: ask for ab without llm_server and llm_servers")
+        if item.get_closest_marker("llm_sweep"):
+            problems.append("a test is an A/B or a sweep, not both")
 
         def config_of(side: Mapping[str, Any]) -> ServerConfig:
-            said = expand(side, self._options.presets, "llm_server")
-            return self._config_of(markers.merged(self._declaration or {}, said))
+            whole = merged(self._declaration or {}, expand(side, self._options.presets, "llm_server"))
+            return self._config_of(whole)
 
-        return AbPlan.from_item(self._item, config_of)
+        plan = _sound(problems, lambda: AbPlan.of(said, config_of))
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return plan
 
     def sweep(self) -> tuple[SweepPlan, Mapping[str, ServerConfig]] | None:
         """The plan of a test with ``llm_sweep`` and its configs by name, after ``configs``; None without the marker."""
-        marker = markers.swept(self._item)
+        marker = swept(self._item)
         if marker is None:
             return None
         if self._options.url:
@@ -105,10 +116,10 @@ class _Reader:
 
     def _config_of(self, declaration: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> ServerConfig:
         """``own`` may name another engine than the test's, for one of several servers."""
-        name = next(iter(markers.engines_of(own)), self._engine or "")
+        name = next(iter(engines_of(own)), self._engine or "")
         if name not in self._engines:
             raise ConfigError(f"no engine {name!r}{nearest(name, self._engines)}")
-        return markers.server_config(declaration, self._engines[name], frozenset(self._engines))
+        return server_config(declaration, self._engines[name], frozenset(self._engines))
 
 
 def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
@@ -118,3 +129,39 @@ def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
     except ConfigError as e:
         problems += str(e).splitlines()
         return None
+
+
+def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]], presets: Presets) -> dict[str, Any] | None:
+    """What the ``llm_server`` markers of ``item`` declare, merged from outer to inner; None without one."""
+    out: dict[str, Any] = {}
+    marks = list(item.iter_markers("llm_server"))
+    for mark in reversed(marks):
+        for name in mark.args:
+            if name not in profiles:
+                raise ConfigError(
+                    f"llm_server names no profile of [tool.llmperf.profiles]: {name!r}{nearest(str(name), profiles)}"
+                )
+            out = merged(out, expand(profiles[name], presets, f"profile {name}"))
+        out = merged(out, expand(mark.kwargs, presets, "llm_server"))
+    return out if marks else None
+
+
+def named(item: pytest.Item, presets: Presets) -> dict[str, Mapping[str, Any]]:
+    """What the ``llm_servers`` markers of ``item`` add to the declaration for each name, inner over outer."""
+    out: dict[str, Mapping[str, Any]] = {}
+    for mark in reversed(list(item.iter_markers("llm_servers"))):
+        if mark.args or not all(isinstance(extra, Mapping) for extra in mark.kwargs.values()):
+            raise ConfigError("llm_servers takes a dict of overrides for each name, like fast={'dtype': 'half'}")
+        out.update({name: expand(extra, presets, "llm_servers") for name, extra in mark.kwargs.items()})
+    return out
+
+
+def swept(item: pytest.Item) -> dict[str, Any] | None:
+    """The keywords of the ``llm_sweep`` markers of ``item``, inner over outer; None without one."""
+    out: dict[str, Any] = {}
+    marks = list(item.iter_markers("llm_sweep"))
+    for mark in reversed(marks):
+        if mark.args:
+            raise ConfigError(f"llm_sweep takes keywords only, like tp=[4, 8], not {mark.args}")
+        out = merged(out, mark.kwargs)
+    return {k: v for k, v in out.items() if v is not None} if marks else None

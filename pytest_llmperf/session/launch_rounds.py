@@ -11,77 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import pytest
 
 # As pytest-rerunfailures does: pytest offers no public way to run an item's three phases without logging them.
 from _pytest.runner import runtestprotocol
 
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.perf_test import PerfTest, Round
+
 #: Outcomes of a round that is not its test's last, in place of passed, failed and skipped.
 SUSPECT, MEASURED = "suspect", "measured"
 
 
-@dataclass(frozen=True)
-class Round:
-    """``role`` is "screen" or "confirm"; ``index`` counts from 0 within ``of`` rounds of that role."""
-
-    role: str = "screen"
-    index: int = 0
-    of: int = 1
-
-    @property
-    def last(self) -> bool:
-        return self.index == self.of - 1
-
-
-class Subject(Protocol):
-    """What the rounds need to know of one performance test."""
-
-    group: str
-
-    @property
-    def repeats(self) -> bool:
-        """Whether it runs on every launch of its server, rather than once."""
-        ...
-
-    @property
-    def suspect(self) -> bool:
-        """Whether its last run calls for confirmation on fresh launches."""
-        ...
-
-    def begin(self, round_: Round) -> None:
-        """The next run of the test is this round."""
-
-
-class Servers(Protocol):
-    """What the rounds need of the server room."""
-
-    def renew(self, group: str) -> None:
-        """Stop the group's servers; the next use launches them anew."""
-
-    def release(self, group: str) -> None:
-        """The group needs no server any more."""
-
-
 class LaunchRounds:
-    """Runs the tests of each group through their rounds. ``subjects`` maps nodeid to performance test.
+    """Runs the tests of each group through their rounds. ``tests`` maps nodeid to performance test.
 
     A group's tests must come as neighbours. Fixtures of classes, modules and sessions live through all rounds.
     """
 
-    def __init__(self, subjects: Mapping[str, Subject], servers: Servers, launches: int, confirm: int) -> None:
-        self._subjects = subjects
-        self._servers = servers
+    def __init__(self, tests: Mapping[str, PerfTest], session: PerfSession, launches: int, confirm: int) -> None:
+        self._tests = tests
+        self._session = session
         self._screens = [Round("screen", i, launches) for i in range(launches)]
         self._confirms = [Round("confirm", i, confirm) for i in range(confirm)]
         self._held: list[pytest.Item] = []
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run ``item`` once; after the group's last test run what its held tests still need."""
-        group = self._subjects[item.nodeid].group
-        following = self._subjects.get(nextitem.nodeid) if nextitem else None
+        group = self._tests[item.nodeid].group
+        following = self._tests.get(nextitem.nodeid) if nextitem else None
         last = following is None or following.group != group
         self._once(item, self._first(item) if last else nextitem, self._screens[0])
         if not last:
@@ -91,13 +51,13 @@ class LaunchRounds:
         for round_ in (*self._screens[1:], *self._confirms):
             item = self._again(group, round_) or item
         tear_down(item, nextitem)
-        self._servers.release(group)
+        self._session.release(group)
 
     def _again(self, group: str, round_: Round) -> pytest.Item | None:
         """Run all held tests on fresh launches; returns the last of them."""
         items, self._held = self._held, []
         if items:
-            self._servers.renew(group)
+            self._session.renew(group)
         for position, item in enumerate(items):
             self._once(item, items[position + 1] if item is not items[-1] else self._first(item), round_)
         return items[-1] if items else None
@@ -107,19 +67,19 @@ class LaunchRounds:
         return self._held[0] if self._held else again(item)
 
     def _once(self, item: pytest.Item, nextitem: pytest.Item | None, round_: Round) -> None:
-        subject = self._subjects[item.nodeid]
-        subject.begin(round_)
+        test = self._tests[item.nodeid]
+        test.begin(round_)
         known = len(item.user_properties)
         with reporting_as(item):
             item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
             reports = runtestprotocol(item, nextitem=nextitem, log=False)
-            more = not round_.last or (subject.suspect and round_.role == "screen" and bool(self._confirms))
-            if subject.repeats and more and all(r.passed for r in reports):
+            more = not round_.last or (test.suspect and round_.role == "screen" and bool(self._confirms))
+            if test.repeats and more and all(r.passed for r in reports):
                 self._held.append(item)
                 del item.user_properties[known:]  # the next round records them anew
                 reports = [r for r in reports if r.when == "call"]
                 for report in reports:
-                    looked = subject.suspect and round_.role == "screen"
+                    looked = test.suspect and round_.role == "screen"
                     report.__dict__["outcome"] = SUSPECT if looked else MEASURED
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_llmperf.measure.run import Run
     from pytest_llmperf.server.pool import Server
-    from pytest_llmperf.session.perf_session import PerfSession
 
 _COUNTS = {"output_tokens", "prompt_tokens", "repetitions", "max_repetitions", "concurrency", "requests"}
 _AMOUNTS = {"precision", "seconds", "rate"}
@@ -26,10 +26,10 @@ _AMOUNTS = {"precision", "seconds", "rate"}
 class LlmServer:
     """One running server as a test uses it. Measurements on it take turns with every other run on this host."""
 
-    def __init__(self, session: PerfSession, test: PerfTest, server: Server) -> None:
-        self._session = session
+    def __init__(self, test: PerfTest, server: Server, measure: Callable[[Workload], Run]) -> None:
         self._test = test
         self._server = server
+        self._run = measure
 
     @property
     def config(self) -> ServerConfig:
@@ -135,4 +135,4 @@ class LlmServer:
         workload = Workload(**{**marked, **given})
         if workload.max_repetitions < workload.repetitions:
             workload = replace(workload, max_repetitions=workload.repetitions)
-        return self._session.measure(self._test, self._server, workload)
+        return self._run(workload)

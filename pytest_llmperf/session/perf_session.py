@@ -13,6 +13,7 @@ import pytest
 
 from pytest_llmperf.baselines.fitted_priors import Priors
 from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
@@ -26,8 +27,8 @@ from pytest_llmperf.server.running_server import LAST_WORDS_S
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session import markers, schedule
-from pytest_llmperf.session.from_markers import planned
+from pytest_llmperf.session import schedule
+from pytest_llmperf.session.from_markers import declared, planned
 from pytest_llmperf.session.launched import connection_to
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
@@ -67,7 +68,7 @@ class PerfSession:
             if name not in self.engines:
                 raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
         for key in dict.fromkeys(key for key, _ in options.presets):
-            if key not in (known := markers.MAPPINGS | self.engines.keys()):
+            if key not in (known := MAPPINGS | self.engines.keys()):
                 raise ConfigError(
                     f"presets are for keys of llm_server that hold a table, not {key!r}{nearest(key, known)}"
                 )
@@ -76,13 +77,13 @@ class PerfSession:
 
     def engines_for(self, declaration: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Engines a test runs on: the chosen ones that its marker allows, else its marker's own."""
-        own = markers.engines_of(declaration)
+        own = engines_of(declaration)
         chosen = tuple(e for e in self.options.engine if not own or e in own)
         return chosen or own or self.options.engine
 
     def declared(self, item: pytest.Item) -> dict[str, Any] | None:
         """What the ``llm_server`` markers of ``item`` come to; None without one."""
-        return markers.declared(item, self.options.profiles, self.options.presets)
+        return declared(item, self.options.profiles, self.options.presets)
 
     def add(self, item: pytest.Item, nodeid: str, engine: str | None) -> None:
         """Register a collected test. Raises ``ConfigError`` with a line for each thing that its markers have wrong."""
@@ -159,7 +160,11 @@ class PerfSession:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
         if test.perf and test.gates:
             self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
-        return LlmServer(self, test, self.server(test, config))
+        return self.seen(test, self.server(test, config))
+
+    def seen(self, test: PerfTest, server: Server) -> LlmServer:
+        """``server`` as a test sees it."""
+        return LlmServer(test, server, partial(self.measure, test, server))
 
     def renew(self, group: str) -> None:
         for test in self.tests.values():

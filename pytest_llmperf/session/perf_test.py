@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
@@ -14,12 +14,22 @@ from pytest_llmperf.records.gaps_and_sweeps import Gap
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session.launch_rounds import Round
-from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.perf_marker import Perf
+from pytest_llmperf.tuning.ab_plan import AbPlan
 from pytest_llmperf.tuning.loads import Load, load_of
 
-if TYPE_CHECKING:
-    from pytest_llmperf.session.ab_fixture import AbPlan
+
+@dataclass(frozen=True)
+class Round:
+    """``role`` is "screen" or "confirm"; ``index`` counts from 0 within ``of`` rounds of that role."""
+
+    role: str = "screen"
+    index: int = 0
+    of: int = 1
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.of - 1
 
 
 @dataclass

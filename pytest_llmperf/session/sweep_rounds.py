@@ -16,9 +16,10 @@ from _pytest.runner import runtestprotocol  # as in rounds
 
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.records.encode import plain
-from pytest_llmperf.session.launch_rounds import MEASURED, Servers, again, reporting_as, tear_down
+from pytest_llmperf.session.launch_rounds import MEASURED, again, reporting_as, tear_down
 from pytest_llmperf.session.launched import server_record
 from pytest_llmperf.session.makereport import headline, in_short
+from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.sweep_test import PriorOf, SweepTest
 from pytest_llmperf.tuning.plan import BASE
 
@@ -28,13 +29,13 @@ UNFIT = "unfit"
 _RESULTS = (LaunchError, MeasurementError)
 
 
-def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, servers: Servers) -> None:
+def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, session: PerfSession) -> None:
     """Run ``item`` on every launch of its sweep."""
     for _ in test.slots():
         if not _once(item, test):
             break
     tear_down(item, nextitem)
-    servers.release(test.group)
+    session.release(test.group)
 
 
 def _once(item: pytest.Item, test: SweepTest) -> bool:

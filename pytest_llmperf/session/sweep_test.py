@@ -12,7 +12,7 @@ from pytest_llmperf.records.gaps_and_sweeps import Sweep
 from pytest_llmperf.records.text import number
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import PerfTest
 from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.order import Slot, launch_order

@@ -26,7 +26,7 @@ from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.gpu_inventory import Hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.stats import session_alpha
 

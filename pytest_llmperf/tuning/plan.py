@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pytest_llmperf.engines.declaration import merged
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.server_config import mask
 from pytest_llmperf.tuning.presets import Presets, expand
@@ -70,7 +71,7 @@ def plan(marker: Mapping[str, Any], declared: Mapping[str, Any], presets: Preset
             "llm_sweep varies nothing; name a knob with its values, like attention_backend=['fa3', 'triton']"
         )
     _check_overlap(knobs)
-    base = merge(declared, _base(marker.get("base") or {}, presets))
+    base = merged(declared, _base(marker.get("base") or {}, presets))
     at_base = {knob: _lookup(base, knob) for knob in knobs}
     others = {
         knob: {text: v for text, v in values.items() if label(v, knob) != label(at_base[knob], knob)}
@@ -91,15 +92,6 @@ def plan(marker: Mapping[str, Any], declared: Mapping[str, Any], presets: Preset
         full=bool(marker.get("full")),
         launches=marker.get("launches", 2),
     )
-
-
-def merge(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    """``inner`` over ``outer``, mappings key by key, as ``llm_server`` markers are merged."""
-    out = dict(outer)
-    for key, value in inner.items():
-        old = out.get(key)
-        out[key] = {**old, **value} if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-    return out
 
 
 def label(value: Any, knob: str = "") -> str:
@@ -175,7 +167,7 @@ def _base(value: Any, presets: Presets) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, inner in value.items():
         root, _, rest = str(key).partition("__")
-        out = merge(out, {root: {rest: inner}} if rest else expand({root: inner}, presets, "llm_sweep(base=...)"))
+        out = merged(out, {root: {rest: inner}} if rest else expand({root: inner}, presets, "llm_sweep(base=...)"))
     return out
 
 

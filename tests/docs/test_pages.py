@@ -13,8 +13,8 @@ import pytest
 import tomli
 
 from docs import gen_reference
-from pytest_llmperf.options import OPTIONS
 from pytest_llmperf.cli import main
+from pytest_llmperf.options import OPTIONS
 from tests.docs.pages import DOCS, ROOT, Block, blocks, commands, every_page
 
 PAGES = every_page()

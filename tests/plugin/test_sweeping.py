@@ -14,10 +14,10 @@ from pytest_llmperf.records.gaps_and_sweeps import Effect
 from pytest_llmperf.report import grids
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session.markers import Perf
+from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.sweep_test import SweepTest, members
 from pytest_llmperf.stats import Prior
-from pytest_llmperf.tuning import plan
+from pytest_llmperf.tuning.plan import plan
 
 SPEED = {"decode_tok_s": (100.0, 101.0)}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pytest_llmperf.tuning import Step, step
+from pytest_llmperf.tuning.ab_trial import Step, step
 
 WITHIN = 0.004
 

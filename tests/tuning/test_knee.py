@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmperf.tuning import find_knee
+from pytest_llmperf.tuning.knee import find_knee
 
 STREAMS = [1, 2, 4, 8, 16, 32, 64, 128]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.stats import effects
-from pytest_llmperf.tuning import launch_order
+from pytest_llmperf.tuning.order import launch_order
 
 
 def names(count: int) -> list[str]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.tuning import load_presets, plan
+from pytest_llmperf.tuning.plan import plan
+from pytest_llmperf.tuning.presets import load_presets
 
 PRESETS = load_presets()
 DECLARED = {"model": "m", "tp": 8, "nccl": {"proto": "LL", "algo": "Ring"}, "attention_backend": "fa3"}

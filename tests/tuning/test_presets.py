@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.engines import nccl
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.tuning import expand, load_presets
+from pytest_llmperf.tuning.presets import expand, load_presets
 
 SHIPPED = load_presets()
 

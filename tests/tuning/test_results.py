@@ -9,7 +9,9 @@ from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.records.gaps_and_sweeps import CurvePoint, Sweep
 from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report import terminal
-from pytest_llmperf.tuning import curve, gap, launch_order, nccl_note, plan, sweep
+from pytest_llmperf.tuning.order import launch_order
+from pytest_llmperf.tuning.plan import plan
+from pytest_llmperf.tuning.ratios import curve, gap, nccl_note, sweep
 
 SPEED, TTFT = METRICS["decode_tok_s"], METRICS["ttft_ms"]
 PLAN = plan(

@@ -1,8 +1,12 @@
-"""Running an A/B: one fresh launch after the other, each measured once, until the answer is clear."""
+"""Running an A/B: one fresh launch after the other, each measured once, until the answer is clear.
+
+Launches alternate ABBA ABBA ..., so that a linear drift cancels over every block of four. After each complete pair the
+launches so far are judged by a rule whose error stays within its level however often one looks (``stats.trial``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmperf.engines.base import Engine
@@ -10,10 +14,10 @@ from pytest_llmperf.errors import LaunchError, MeasurementError
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.records.text import number, percent, plural
-from pytest_llmperf.server.pool import Server, ServerPool
+from pytest_llmperf.server.pool import ServerPool
+from pytest_llmperf.server.running_server import Server
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.stats import Prior, Trial, location
-from pytest_llmperf.tuning.ab import step
+from pytest_llmperf.stats import Launch, Prior, Trial, abba, location, trial
 
 
 @dataclass(frozen=True)
@@ -119,3 +123,46 @@ def _usable(run: Run, metric: Metric) -> tuple[float, ...]:
     if not all(v > 0 for v in values):
         raise MeasurementError(f"{metric.name} holds a value that is not above 0, which no ratio can be made of")
     return values
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next. ``side`` is ``a`` or ``b``, None when the trial is over; ``trial`` is where it stands."""
+
+    side: str | None
+    trial: Trial
+
+
+def step(
+    a: Sequence[Launch],
+    b: Sequence[Launch],
+    *,
+    budget: int,
+    higher_is_better: bool = True,
+    level: float = 0.95,
+    prior: Prior | None = None,
+    min_effect: float = 0.01,
+) -> Step:
+    """The next step after these launches (each its repetitions, or one value), made in the order that steps asked for.
+
+    ``budget`` is the most launches of each side; never is more asked for. Raises ``ValueError`` for unusable launches
+    or when the launches are not those of the order.
+    """
+    made = len(a) + len(b)
+    planned = abba(budget)
+    done = planned[:made]
+    if (done.count("A"), done.count("B")) != (len(a), len(b)):
+        raise ValueError(f"{len(a)} launches of a and {len(b)} of b are not the start of {planned}")
+    judged = trial(
+        a,
+        b,
+        budget=budget,
+        higher_is_better=higher_is_better,
+        level=level,
+        prior=prior,
+        min_effect=min_effect,
+    )
+    between = len(a) != len(b)
+    if between or (not judged.done and made < len(planned)):
+        return Step(planned[made].lower(), judged)
+    return Step(None, judged)

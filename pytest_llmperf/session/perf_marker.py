@@ -1,0 +1,80 @@
+"""``@perf`` as a frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.engines.declaration import is_number
+from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.measure.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Perf:
+    """``@perf(...)``. ``target`` maps a metric to the value it must reach, in the metric's unit and direction."""
+
+    metrics: tuple[str, ...] = ("decode_tok_s",)
+    target: tuple[tuple[str, float], ...] = ()
+    max_regression: float | None = None
+    min_effect: float | None = None
+    precision: float | None = None
+    repetitions: int | None = None
+    max_repetitions: int | None = None
+
+    def workload(self) -> dict[str, Any]:
+        """What the marker says about a workload, as fields of ``measure.metrics.Workload``."""
+        said = {n: getattr(self, n) for n in ("precision", "repetitions", "max_repetitions")}
+        return {k: v for k, v in said.items() if v is not None}
+
+    @classmethod
+    def from_item(cls, item: pytest.Item) -> Perf | None:
+        """The ``perf`` markers of ``item`` merged, inner over outer; None without one. Raises ``ConfigError``."""
+        merged: dict[str, Any] = {}
+        problems: list[str] = []
+        marks = list(item.iter_markers("perf"))
+        for mark in reversed(marks):
+            if mark.args:
+                problems.append(f"@perf takes keywords only, like @perf(target=82.5), not {mark.args}")
+            if "metric" in mark.kwargs:
+                merged.pop("target", None)  # it was meant for the metric that stood beside it
+            merged.update(mark.kwargs)
+        known = {"metric"} | {f.name for f in fields(cls)} - {"metrics"}
+        problems += [f"@perf has no {key!r}{nearest(key, known)}" for key in merged if key not in known]
+        target = merged.pop("target", None)
+        targets = dict(target) if isinstance(target, Mapping) else {}
+        metric = merged.pop("metric", tuple(targets) or "decode_tok_s")
+        metrics = tuple(metric) if isinstance(metric, (tuple, list)) else (metric,)
+        if target is not None and not isinstance(target, Mapping):
+            targets = {metrics[0]: target} if metrics else {}
+        problems += [*_metric_problems(metrics, targets), *_number_problems(merged)]
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return cls(metrics, tuple(sorted((k, float(v)) for k, v in targets.items())), **merged) if marks else None
+
+
+def _metric_problems(metrics: tuple[Any, ...], targets: Mapping[Any, Any]) -> Iterator[str]:
+    if not metrics or len(set(map(str, metrics))) < len(metrics):
+        yield f"@perf(metric={metrics!r}) must name at least one metric, each once"
+    for name in dict.fromkeys((*metrics, *targets)):
+        if name not in METRICS:
+            yield f"@perf names no known metric: {name!r}{nearest(str(name), METRICS)}"
+    for name, value in targets.items():
+        if name not in metrics:
+            yield f"@perf(target=...) is for {name!r}, which metric={metrics!r} does not gate"
+        if not is_number(value) or value <= 0:
+            yield f"@perf(target={value!r}) must be a number above 0, in the metric's unit"
+
+
+def _number_problems(given: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("max_regression", "min_effect", "precision"):
+        value = given.get(name)
+        if value is not None and not (is_number(value) and 0 <= value < 1 and (value or name != "max_regression")):
+            yield f"@perf({name}={value!r}) must be a fraction below 1 (0.05 is 5 %)"
+    for name in ("repetitions", "max_repetitions"):
+        value = given.get(name)
+        if value is not None and not (type(value) is int and value >= 1):
+            yield f"@perf({name}={value!r}) must be a whole number from 1"
