@@ -12,48 +12,16 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from pytest_llmperf.hardware import Hardware, interconnect
 from pytest_llmperf.measure.metrics import DEFINITIONS
 from pytest_llmperf.models import tiny_model
-from pytest_llmperf.server_config import MASK, ServerConfig, mask
+from pytest_llmperf.server_config import ServerConfig, mask, without_login
 
 #: Prefixes of the fields that describe the server and the workload; every other field describes the hardware.
 SERVER, WORKLOAD = "server.", "workload."
 _NOT_HARDWARE = (SERVER, WORKLOAD, "definitions")
-_LOGIN = re.compile(r"(\w+://)[^\s/@\"]+@")
-
-
-class GpuLike(Protocol):
-    """What a fingerprint needs to know of one GPU. ``mig`` is the MIG profile, None on a whole GPU."""
-
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def memory_mib(self) -> int: ...
-    @property
-    def compute_capability(self) -> str | None: ...
-    @property
-    def mig(self) -> str | None: ...
-    @property
-    def driver(self) -> str | None: ...
-
-
-class HardwareLike(Protocol):
-    """What a fingerprint needs to know of one machine."""
-
-    @property
-    def gpus(self) -> Sequence[GpuLike]: ...
-    @property
-    def cpu(self) -> str: ...
-    @property
-    def cores(self) -> int: ...
-    @property
-    def memory_gb(self) -> float: ...
-    @property
-    def host(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -92,7 +60,7 @@ class Fingerprint:
 
 
 def of(
-    hardware: HardwareLike,
+    hardware: Hardware,
     config: ServerConfig,
     uses_gpu: bool,
     workload: Mapping[str, Any],
@@ -120,7 +88,7 @@ def of(
     return Fingerprint(fields)
 
 
-def host_identity(hardware: HardwareLike) -> str:
+def host_identity(hardware: Hardware) -> str:
     """10 hex digits for one physical machine: its GPUs' UUIDs, else its host name (hashed: names stay private)."""
     identity = "\n".join(sorted(g.uuid for g in hardware.gpus)) or hardware.host
     return hashlib.sha256(identity.encode()).hexdigest()[:10]
@@ -141,12 +109,7 @@ def cpu_model(name: str) -> str:
     return " ".join(re.sub(r"\((?:R|TM|C)\)", " ", name, flags=re.IGNORECASE).split()) or "unknown"
 
 
-def without_login(text: str) -> str:
-    """``text`` with the user and password of URLs masked: baselines are committed."""
-    return _LOGIN.sub(rf"\1{MASK}@", text)
-
-
-def _gpu_fields(hardware: HardwareLike, config: ServerConfig, uuids: Sequence[str]) -> dict[str, str]:
+def _gpu_fields(hardware: Hardware, config: ServerConfig, uuids: Sequence[str]) -> dict[str, str]:
     held = [g for g in hardware.gpus if g.uuid in uuids] or list(hardware.gpus)
     count = config.tp * config.pp * config.dp
     fields = {
@@ -157,10 +120,8 @@ def _gpu_fields(hardware: HardwareLike, config: ServerConfig, uuids: Sequence[st
     }
     if any(g.mig for g in held):
         fields["mig"] = _each(g.mig or "whole" for g in held)
-    # Optional: not every source of hardware facts knows the links, and one GPU has none.
-    interconnect = getattr(hardware, "interconnect", None)
-    if count > 1 and interconnect:
-        fields["interconnect"] = str(interconnect)
+    if count > 1 and (links := interconnect(held)):
+        fields["interconnect"] = links
     return fields
 
 
@@ -180,8 +141,6 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return without_login(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return without_login(json.dumps(value, sort_keys=True, default=str))
+    return str(without_login(value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)))

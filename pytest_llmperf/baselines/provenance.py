@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
-from pytest_llmperf.baselines.fingerprint import HardwareLike, without_login
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.engines.base import EffectiveConfig
+from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.records.results import Difference
-from pytest_llmperf.server_config import mask
+from pytest_llmperf.server_config import mask, without_login
 
 #: Shown for a value that one side lacks.
 ABSENT = "-"
@@ -25,7 +25,7 @@ _CONTAINERS = ("engine_version", "versions", "nccl_env", "other", "sources", "ca
 
 
 def of(
-    hardware: HardwareLike,
+    hardware: Hardware,
     effective: EffectiveConfig,
     *,
     commit: str | None = None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_llmperf.server.gpu_inventory import Gpu, Holder, process_name
+from pytest_llmperf.hardware import Gpu, Holder
+from pytest_llmperf.server.nvidia import process_name
 
 KFD = Path("/sys/class/kfd/kfd")
 

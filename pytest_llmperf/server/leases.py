@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.gpu_inventory import Inventory
+from pytest_llmperf.hardware import Inventory
 from pytest_llmperf.server.state import private_dir, try_lock
 from pytest_llmperf.server.visible import CUDA, HIP, ROCR, Visible, visible
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
+from pytest_llmperf.hardware import Inventory
 from pytest_llmperf.server import attach, kept, leases, start
-from pytest_llmperf.server.gpu_inventory import Inventory, system_inventory
+from pytest_llmperf.server.gpu_inventory import system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.recipe import digest

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.gpu_inventory import Gpu
+from pytest_llmperf.hardware import Gpu
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"

@@ -16,11 +16,12 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.measure.metrics import Metric, Workload
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.options import Options
-from pytest_llmperf.server.gpu_inventory import Hardware, hardware
+from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
 from pytest_llmperf.server.running_server import LAST_WORDS_S

@@ -17,6 +17,7 @@ from pytest_llmperf.baselines import history, store, unused, update
 from pytest_llmperf.baselines.series import utc
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError
+from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.options import Options
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.gaps_and_sweeps import Sweep
@@ -24,7 +25,6 @@ from pytest_llmperf.records.histories import History
 from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord, message
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.report import github
-from pytest_llmperf.server.gpu_inventory import Hardware
 from pytest_llmperf.server_config import without_login
 from pytest_llmperf.session.launched import merged
 from pytest_llmperf.session.schedule import Plan

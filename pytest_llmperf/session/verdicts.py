@@ -20,10 +20,10 @@ from pytest_llmperf.baselines.speculative_loss import LENGTH, SPEEDS
 from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.metrics import Guard, MetricValue
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.results import Result
-from pytest_llmperf.server.gpu_inventory import Hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf

@@ -1,37 +1,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
+from pytest_llmperf.hardware import Gpu, Hardware
 
 DAY = 86_400
 START = 1_770_000_000  # 2026-02-02
 
 
-@dataclass(frozen=True)
-class Gpu:
-    uuid: str
-    name: str = "NVIDIA H200"
-    memory_mib: int = 143_771
-    compute_capability: str | None = "9.0"
-    mig: str | None = None
-    driver: str | None = "570.86.15"
+def gpu(uuid: str, **other: Any) -> Gpu:
+    usual: dict[str, Any] = {"name": "NVIDIA H200", "memory_mib": 143_771, "compute_capability": "9.0"}
+    return Gpu(uuid, **{**usual, "driver": "570.86.15", **other})
 
 
-@dataclass(frozen=True)
-class Hardware:
-    gpus: tuple[Gpu, ...] = ()
-    cpu: str = "Intel(R) Xeon(R) CPU @ 2.20GHz"
-    cores: int = 2
-    memory_gb: float = 8.0
-    host: str = "runner-1"
-    interconnect: str | None = field(default=None)
+def machine(gpus: tuple[Gpu, ...] = (), host: str = "runner-1") -> Hardware:
+    return Hardware(gpus, "Intel(R) Xeon(R) CPU @ 2.20GHz", 2, 8.0, host)
 
 
 PRINT = Fingerprint({"gpu": "NVIDIA H200", "gpu count": "1", "server.model": "m", "workload.output_tokens": "256"})

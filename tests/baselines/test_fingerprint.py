@@ -7,13 +7,14 @@ import pytest
 
 from pytest_llmperf.baselines import fingerprint
 from pytest_llmperf.baselines.fingerprint import Fingerprint, cpu_model, host_identity, memory_class
+from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
-from .conftest import Gpu, Hardware
+from .conftest import gpu, machine
 
 CONFIG = ServerConfig(engine="sglang", model="m", tp=2, flags={"num_continuous_decode_steps": 4})
-BOX = Hardware((Gpu("GPU-b"), Gpu("GPU-a")))
+BOX = machine((gpu("GPU-b"), gpu("GPU-a")))
 WORK = {"output_tokens": 256, "precision": 0.005}
 
 
@@ -44,7 +45,7 @@ def test_holds_what_makes_the_experiment() -> None:
         replace(BOX, host="runner-2"),
         replace(BOX, cores=64, memory_gb=512.0, cpu="AMD EPYC"),
         replace(BOX, gpus=tuple(reversed(BOX.gpus))),
-        replace(BOX, gpus=(Gpu("GPU-x", driver="580.1"), Gpu("GPU-y", memory_mib=143_156))),
+        replace(BOX, gpus=(gpu("GPU-x", driver="580.1"), gpu("GPU-y", memory_mib=143_156))),
     ],
     ids=["host name", "cpu of a GPU box", "order of GPUs", "other cards, driver, reserved memory"],
 )
@@ -55,11 +56,11 @@ def test_ignores_what_is_provenance(same: Hardware) -> None:
 @pytest.mark.parametrize(
     ("name", "other"),
     [
-        ("gpu", of(replace(BOX, gpus=(Gpu("a", name="NVIDIA H100"),)))),
-        ("gpu memory", of(replace(BOX, gpus=(Gpu("a", memory_mib=81_559),)))),
-        ("compute capability", of(replace(BOX, gpus=(Gpu("a", compute_capability="10.0"),)))),
-        ("mig", of(replace(BOX, gpus=(Gpu("a", mig="1g.18gb"),)))),
-        ("interconnect", of(replace(BOX, interconnect="NVLink"))),
+        ("gpu", of(replace(BOX, gpus=(gpu("a", name="NVIDIA H100"),)))),
+        ("gpu memory", of(replace(BOX, gpus=(gpu("a", memory_mib=81_559),)))),
+        ("compute capability", of(replace(BOX, gpus=(gpu("a", compute_capability="10.0"),)))),
+        ("mig", of(replace(BOX, gpus=(gpu("a", mig="1g.18gb"),)))),
+        ("interconnect", of(replace(BOX, gpus=(gpu("a", nvlinked=("b",)), gpu("b", nvlinked=("a",)))))),
         ("pool", of(pool="blue")),
         ("definitions", of(definitions=2)),
         ("server.load_format", of(config=replace(CONFIG, load_format="dummy"))),
@@ -86,12 +87,12 @@ def test_engine_on_the_cpu_is_known_by_its_cpu() -> None:
 
 
 def test_an_engine_for_gpus_on_a_machine_without_any_is_known_by_its_cpu() -> None:
-    bare = Hardware(())
+    bare = machine(())
     assert of(bare, uses_gpu=True) == of(bare, uses_gpu=False)
 
 
 def test_only_the_held_gpus_count_on_a_mixed_host() -> None:
-    mixed = Hardware((Gpu("GPU-a"), Gpu("GPU-t", name="Tesla T4")))
+    mixed = machine((gpu("GPU-a"), gpu("GPU-t", name="Tesla T4")))
     assert of(mixed, gpus=("GPU-t",)).fields["gpu"] == "Tesla T4"
     assert of(mixed).fields["gpu"] == "NVIDIA H200, Tesla T4"
 
@@ -139,9 +140,9 @@ def test_hardware_is_everything_but_server_and_workload() -> None:
 def test_host_is_its_gpus_else_its_name() -> None:
     one = host_identity(BOX)
     assert one == host_identity(replace(BOX, gpus=tuple(reversed(BOX.gpus)), host="renamed"))
-    assert one != host_identity(replace(BOX, gpus=(Gpu("GPU-z"),)))
-    assert host_identity(Hardware(host="a")) != host_identity(Hardware(host="b"))
-    assert "runner" not in host_identity(Hardware())
+    assert one != host_identity(replace(BOX, gpus=(gpu("GPU-z"),)))
+    assert host_identity(machine(host="a")) != host_identity(machine(host="b"))
+    assert "runner" not in host_identity(machine())
 
 
 def test_cpu_names_lose_trademarks() -> None:

@@ -4,7 +4,7 @@ from pytest_llmperf.baselines import provenance
 from pytest_llmperf.engines.base import EffectiveConfig
 from pytest_llmperf.records.results import Difference
 
-from .conftest import Gpu, Hardware, make_launch
+from .conftest import gpu, machine, make_launch
 
 
 def test_tells_versions_driver_and_what_the_engine_resolved_to() -> None:
@@ -20,7 +20,7 @@ def test_tells_versions_driver_and_what_the_engine_resolved_to() -> None:
         sources={"cuda_graph": "log"},
     )
     facts = provenance.of(
-        Hardware((Gpu("a"), Gpu("b"))), effective, commit="abc123", extra={"power cap": "700 W", "api_key": "k"}
+        machine((gpu("a"), gpu("b"))), effective, commit="abc123", extra={"power cap": "700 W", "api_key": "k"}
     )
     assert facts == {
         "engine version": "0.5.17",

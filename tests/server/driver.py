@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from pytest_llmperf.engines.base import EngineSettings
-from pytest_llmperf.server.gpu_inventory import NvmlInventory
+from pytest_llmperf.server.nvidia import NvmlInventory
 from tests.server.fakes import ENGINES, FileInventory, Pools, config
 
 

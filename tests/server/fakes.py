@@ -24,7 +24,7 @@ from pytest_llmperf.engines.base import (
     Mismatch,
     Probe,
 )
-from pytest_llmperf.server.gpu_inventory import Gpu, Holder, Inventory
+from pytest_llmperf.hardware import Gpu, Holder, Inventory
 from pytest_llmperf.server.pool import PoolSettings, ServerPool
 from pytest_llmperf.server_config import ServerConfig
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from pytest_llmperf.hardware import Gpu, Holder, interconnect
 from pytest_llmperf.server.amd import Kfd
-from pytest_llmperf.server.gpu_inventory import Gpu, Holder, NvmlInventory, hardware
+from pytest_llmperf.server.gpu_inventory import hardware
+from pytest_llmperf.server.nvidia import NvmlInventory
 
 H200 = {"uuid": "GPU-aaaa", "name": "NVIDIA H200", "mib": 143771, "capability": [9, 0]}
 SLICED = {
@@ -44,6 +46,22 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
 def test_gpus_with_all_that_a_fingerprint_needs(driver: Driver) -> None:
     driver([H200])
     assert NvmlInventory().gpus() == (Gpu("GPU-aaaa", "NVIDIA H200", 143771, "9.0", None, "580.1"),)
+
+
+@pytest.mark.parametrize(
+    ("links", "said"),
+    [
+        ({"a": "bc", "b": "ac", "c": "ab"}, "NVLink"),
+        ({"a": "b", "b": "a", "c": ""}, "PCIe"),  # a bridge between two of three
+        ({"a": "", "b": "", "c": ""}, "PCIe"),
+        ({}, None),
+    ],
+)
+def test_what_gpus_are_linked_by(driver: Driver, links: dict[str, str], said: str | None) -> None:
+    driver([{**H200, "uuid": g, **({"nvlink": list(links[g])} if links else {})} for g in "abc"])
+    gpus = NvmlInventory().gpus()
+    assert interconnect(gpus) == said
+    assert interconnect(gpus[:1]) is None
 
 
 def test_a_sliced_gpu_is_its_slices(driver: Driver) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.gpu_inventory import NvmlInventory
+from pytest_llmperf.server.nvidia import NvmlInventory
 from tests.server.fakes import FAKE, Driver, Pools, config, until
 
 pytestmark = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_llmperf.errors import LaunchError
-from pytest_llmperf.server.gpu_inventory import Gpu
+from pytest_llmperf.hardware import Gpu
 from pytest_llmperf.server.visible import variables, visible
 
 FOUR = tuple(Gpu(f"GPU-{c * 8}-0000", "NVIDIA H200", 141_000, "9.0") for c in "abcd")

@@ -1,7 +1,8 @@
 """NVML as a JSON file tells it (``LLMPERF_TEST_NVML``): what the product sees when it imports the real binding.
 
 ``{"driver": "...", "gpus": [{"uuid", "name", "mib", "capability": [9, 0], "used_mib", "pids": {pid: mib},
-"mig": [{"uuid", "name", "mib"}]}]}``. Without the variable there is no driver, as on a machine without GPUs.
+"mig": [{"uuid", "name", "mib"}], "nvlink": [uuid]}]}``. Without the
+variable there is no driver, as on a machine without GPUs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 NVML_DEVICE_MIG_ENABLE = 1
+NVML_P2P_CAPS_INDEX_NVLINK = 2
+NVML_P2P_STATUS_OK = 0
 
 
 class NVMLError(Exception):
@@ -90,3 +93,10 @@ def nvmlDeviceGetComputeRunningProcesses(device: Any) -> list[Any]:
         SimpleNamespace(pid=int(pid), usedGpuMemory=None if mib is None else mib << 20)
         for pid, mib in device.get("pids", {}).items()
     ]
+
+
+def nvmlDeviceGetP2PStatus(device: Any, other: Any, index: int) -> int:
+    assert index == NVML_P2P_CAPS_INDEX_NVLINK
+    if "nvlink" not in device:
+        raise NVMLError("Not Supported")
+    return NVML_P2P_STATUS_OK if other["uuid"] in device["nvlink"] else 1
