@@ -42,9 +42,9 @@ def ours(port: int, requests: int, tokens: int, concurrency: int) -> Values:
     from pytest_llmperf.measure.client.connection import Connection
     from pytest_llmperf.measure.limits import Limits
     from pytest_llmperf.measure.load import load
-    from pytest_llmperf.measure.metrics import Workload
     from pytest_llmperf.measure.prompts import PromptLedger
     from pytest_llmperf.measure.stream import stream
+    from pytest_llmperf.measure.workloads import Workload
     from pytest_llmperf.server_config import ServerConfig
 
     class Engine(VLLM):

@@ -35,9 +35,9 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.models.tiny_model import cached
 from pytest_llmperf.server_config import ServerConfig
 

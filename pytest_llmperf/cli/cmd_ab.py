@@ -15,10 +15,12 @@ from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.engines.declaration import merged, server_config
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import METRICS, Metric, Workload
+from pytest_llmperf.measure.metrics import METRICS, Metric
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.records.text import clean, percent, plural, ratios
@@ -26,19 +28,18 @@ from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
-from pytest_llmperf.session.launched import connection_to
 from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.ab_trial import Duel, Side, fight, stopped
 from pytest_llmperf.tuning.presets import expand, load_presets
 from pytest_llmperf.tuning.ratios import versus
 
-#: Option: default, least value, help.
+#: Option: default, help.
 _NUMBERS = {
-    "budget": (6, 1, "Most launches of each side"),
-    "output-tokens": (256, 2, "Tokens of each answer"),
-    "prompt-tokens": (128, 1, "Tokens of each prompt"),
-    "repetitions": (5, 1, "Least requests measured on each launch"),
-    "concurrency": (1, 1, "Streams at once"),
+    "budget": (6, "Most launches of each side"),
+    "output-tokens": (256, "Tokens of each answer"),
+    "prompt-tokens": (128, "Tokens of each prompt"),
+    "repetitions": (5, "Least requests measured on each launch"),
+    "concurrency": (1, "Streams at once"),
 }
 _WORDS = {
     "faster": "B is better",
@@ -61,7 +62,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--min-effect", type=float, default=0.01, metavar="F", help="Smallest difference that matters (default: 0.01)"
     )
-    for name, (default, _, about) in _NUMBERS.items():
+    for name, (default, about) in _NUMBERS.items():
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{about} (default: {default})")
     parser.add_argument("--json", type=Path, metavar="PATH", help="Write the gap as a report that llmperf sweep prints")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="Folder for server logs (default: a temporary one)")
@@ -73,10 +74,8 @@ def _repeatable(parser: argparse.ArgumentParser, option: str, about: str) -> Non
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when B is credibly worse or a side failed, else 0. Raises ``ConfigError`` for wrong arguments."""
-    for name, (_, least, _) in _NUMBERS.items():
-        value = getattr(args, name.replace("-", "_"))
-        if value < least:
-            raise ConfigError(f"--{name} {value}: must be at least {least}")
+    if args.budget < 1:
+        raise ConfigError(f"--budget {args.budget}: must be at least 1")
     if not 0 < args.min_effect < 1:
         raise ConfigError(f"--min-effect {args.min_effect}: must lie between 0 and 1; 0.01 is 1 %")
     a, b = _side(args, "a"), _side(args, "b")
@@ -111,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(side: Side, server: Server, workload: Workload) -> Run:
     run = load if workload.concurrency > 1 else stream
     with measuring(side.pool.settings.state_dir):
-        return run(connection_to(server, side.engine), workload, seed=f"ab:{server.launch.id}")
+        return run(Connection.to(server), workload, seed=f"ab:{server.launch.id}")
 
 
 def _lines(duel: Duel, metric: Metric) -> list[str]:

@@ -7,8 +7,9 @@ from typing import Any
 
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome, delay_p99_ms
-from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
+from pytest_llmperf.measure.metrics import Measurement, Warmup
 from pytest_llmperf.measure.run import Run, record
+from pytest_llmperf.measure.workloads import Workload
 
 _MOST_REASONS = 10
 #: Tokens of a chunk that are worth saying: an engine joins two now and then when its client is late.

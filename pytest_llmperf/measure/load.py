@@ -25,11 +25,12 @@ from pytest_llmperf.measure.client.timing import pace
 from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
-from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
+from pytest_llmperf.measure.metrics import Measurement, Warmup
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import is_steady
 from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, slices, window_values
+from pytest_llmperf.measure.workloads import Workload
 
 
 def load(
@@ -69,7 +70,15 @@ def load(
 
 def _parse(asker: Asker, finished: Sequence[Finished]) -> list[Ended]:
     """Outcomes in the order in which their requests were sent."""
-    ended = [Ended(finish(f.call, f.recording, asker.connection), f.ended_ns, f.successor) for f in finished]
+    ended = [
+        Ended(
+            finish(f.call, f.recording, asker.connection),
+            f.ended_ns,
+            f.successor,
+            None if f.due_ns is None else (f.recording.sent_ns - f.due_ns) / 1e6,
+        )
+        for f in finished
+    ]
     if any(e.outcome.problems for e in ended):
         asker.connection.check()
     return sorted(ended, key=lambda e: e.outcome.sent_ns)
@@ -178,12 +187,14 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
         guards=tuple(guards),
         invalid=tuple(invalid),
         notes=tuple(run_notes(outcomes, warmup)),
-        evidence={**asker.evidence, **client_evidence(outcomes, watch.client_s), **evidence, **_spread(outcomes)},
+        evidence={**asker.evidence, **client_evidence(outcomes, watch.client_s), **evidence, **_spread(ended)},
     )
     return Run(measurement, [record(o) for o in outcomes])
 
 
-def _spread(outcomes: Sequence[RequestOutcome]) -> dict[str, Any]:
-    """JSON-ready: how requests differed."""
-    ttft = [o.timing.ttft_ms for o in outcomes if o.timing]
-    return {"ttft_p99_ms": float(np.percentile(ttft, 99))} if ttft else {}
+def _spread(ended: Sequence[Ended]) -> dict[str, Any]:
+    """JSON-ready: how requests differed, and how late those of an open loop left."""
+    ttft = [e.outcome.timing.ttft_ms for e in ended if e.outcome.timing]
+    late = [e.late_ms for e in ended if e.late_ms is not None]
+    found = {"ttft_p99_ms": ttft, "late_p99_ms": late}
+    return {name: float(np.percentile(values, 99)) for name, values in found.items() if values}

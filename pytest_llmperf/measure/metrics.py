@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
-
-from pytest_llmperf.errors import ConfigError
 
 #: Version of the metric definitions (part of every fingerprint): raise it when a definition changes.
 DEFINITIONS = 1
@@ -44,48 +41,6 @@ METRICS: Mapping[str, Metric] = {
         Metric("steps_s", "steps/s", True, "verify steps per second: decode tok/s / acceptance length"),
     )
 }
-
-
-_COUNTS = ("prompt_tokens", "output_tokens", "repetitions", "max_repetitions", "concurrency", "requests")
-_OPTIONAL = ("requests", "seconds", "rate")
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What the client sends. Every field is part of a baseline's identity.
-
-    ``repetitions`` is the least number of measured requests; more follow until the launch mean is known to
-    ``precision`` (relative standard error; 0 turns that off) or ``max_repetitions`` is reached.
-    ``rate`` (requests/s) makes an open loop with Poisson arrivals; else ``concurrency`` streams in a closed loop.
-    """
-
-    prompt_tokens: int = 128
-    output_tokens: int = 256
-    repetitions: int = 5
-    max_repetitions: int = 20
-    precision: float = 0.005
-    concurrency: int = 1
-    requests: int | None = None
-    seconds: float | None = None
-    rate: float | None = None
-    chat: bool = False
-
-    def __post_init__(self) -> None:
-        """Raises ``ConfigError`` for a value that cannot be."""
-        for name, value in asdict(self).items():
-            if name in _COUNTS:
-                fits, wanted = type(value) is int and value >= 1, "a whole number of at least 1"
-            elif name == "chat":
-                fits, wanted = isinstance(value, bool), "True or False"
-            else:
-                real = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-                fits, wanted = real and (value > 0 or (value == 0 and name == "precision")), "a positive number"
-            if not fits and not (value is None and name in _OPTIONAL):
-                raise ConfigError(f"{name}={value!r} is not {wanted}")
-
-    def identity(self) -> dict[str, Any]:
-        """JSON-ready fields that are not None."""
-        return {k: v for k, v in asdict(self).items() if v is not None}
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from pytest_llmperf.measure.client.timing import Timing, pace
 from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
-from pytest_llmperf.measure.metrics import Measurement, Warmup, Workload
+from pytest_llmperf.measure.metrics import Measurement, Warmup
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.steady import hiccups, is_steady, relative_error
+from pytest_llmperf.measure.workloads import Workload
 
 
 def stream(

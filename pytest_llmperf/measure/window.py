@@ -15,11 +15,13 @@ from pytest_llmperf.measure.metrics import Guard
 
 @dataclass(frozen=True)
 class Ended:
-    """An outcome in its place: when it ended (monotonic ns) and whether another request took its stream."""
+    """An outcome in its place: when it ended (monotonic ns), whether another request took its stream and, in an open
+    loop, how long after its time it was sent."""
 
     outcome: RequestOutcome
     ended_ns: int
     successor: bool
+    late_ms: float | None = None
 
 
 @dataclass(frozen=True)

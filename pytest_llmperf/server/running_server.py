@@ -67,7 +67,7 @@ class Server:
         self.launch = launch
         self.lease = Lease()
         self.life = life
-        self._engine = engine
+        self.engine = engine
         self._log = log
         self._mismatches = tuple(mismatches)
         self._stopped = False
@@ -91,11 +91,11 @@ class Server:
 
     def counters(self) -> Counters | None:
         """The engine's counters now; None where it offers none."""
-        path = self._engine.metrics_path
+        path = self.engine.metrics_path
         if path is None:
             return None
         answer = http.get(self.launch.endpoint, path)
-        return self._engine.counters(answer.text) if answer.ok else None
+        return self.engine.counters(answer.text) if answer.ok else None
 
     def log(self) -> str:
         """The log so far, secrets masked; empty where the log is not on this host."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.engines.base import EffectiveConfig
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_test import PerfTest
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_llmperf.measure.run import Run
     from pytest_llmperf.server.pool import Server
-
-_COUNTS = {"output_tokens", "prompt_tokens", "repetitions", "max_repetitions", "concurrency", "requests"}
-_AMOUNTS = {"precision", "seconds", "rate"}
 
 
 class LlmServer:
@@ -127,12 +124,10 @@ class LlmServer:
     def _measure(self, **asked: Any) -> Run:
         marked = self._test.perf.workload() if self._test.perf else {}
         given = {k: v for k, v in asked.items() if v is not None}
-        for name, value in given.items():
-            if name in _COUNTS and (type(value) is not int or value < 1):
-                raise ConfigError(f"{self._test.nodeid}: {name}={value!r} must be a whole number from 1")
-            if name in _AMOUNTS and (type(value) not in (int, float) or not 0 <= value < float("inf")):
-                raise ConfigError(f"{self._test.nodeid}: {name}={value!r} must be a number, and not below 0")
-        workload = Workload(**{**marked, **given})
+        try:
+            workload = Workload(**{**marked, **given})
+        except ConfigError as e:
+            raise ConfigError(f"{self._test.nodeid}: {e}") from None
         if workload.max_repetitions < workload.repetitions:
             workload = replace(workload, max_repetitions=workload.repetitions)
         return self._run(workload)

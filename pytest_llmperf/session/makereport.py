@@ -12,8 +12,8 @@ from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.records.encode import plain
 from pytest_llmperf.records.results import FAILING, Result
 from pytest_llmperf.report import junit
-from pytest_llmperf.session.launched import server_record
 from pytest_llmperf.session.perf_test import PerfTest
+from pytest_llmperf.session.server_records import server_record
 from pytest_llmperf.session.verdicts import to_record
 
 

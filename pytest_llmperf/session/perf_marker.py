@@ -10,7 +10,11 @@ import pytest
 
 from pytest_llmperf.engines.declaration import is_number
 from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.measure import workloads
 from pytest_llmperf.measure.metrics import METRICS
+
+#: What the marker may say about a workload.
+_WORKLOAD = ("precision", "repetitions", "max_repetitions")
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Perf:
 
     def workload(self) -> dict[str, Any]:
         """What the marker says about a workload, as fields of ``measure.metrics.Workload``."""
-        said = {n: getattr(self, n) for n in ("precision", "repetitions", "max_repetitions")}
+        said = {n: getattr(self, n) for n in _WORKLOAD}
         return {k: v for k, v in said.items() if v is not None}
 
     @classmethod
@@ -70,11 +74,11 @@ def _metric_problems(metrics: tuple[Any, ...], targets: Mapping[Any, Any]) -> It
 
 
 def _number_problems(given: Mapping[str, Any]) -> Iterator[str]:
-    for name in ("max_regression", "min_effect", "precision"):
+    for name in ("max_regression", "min_effect"):
         value = given.get(name)
         if value is not None and not (is_number(value) and 0 <= value < 1 and (value or name != "max_regression")):
             yield f"@perf({name}={value!r}) must be a fraction below 1 (0.05 is 5 %)"
-    for name in ("repetitions", "max_repetitions"):
-        value = given.get(name)
-        if value is not None and not (type(value) is int and value >= 1):
-            yield f"@perf({name}={value!r}) must be a whole number from 1"
+    said = {name: given[name] for name in _WORKLOAD if given.get(name) is not None}
+    for problem in workloads.problems(said):
+        name, _, wrong = problem.partition(" ")
+        yield f"@perf({name}) {wrong}"

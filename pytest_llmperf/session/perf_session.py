@@ -18,8 +18,9 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
-from pytest_llmperf.measure.metrics import Metric, Workload
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.options import Options
 from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.launch import Launch
@@ -30,7 +31,6 @@ from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session import schedule
 from pytest_llmperf.session.from_markers import declared, planned
-from pytest_llmperf.session.launched import connection_to
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
 from pytest_llmperf.session.sweep_test import SweepTest
@@ -189,11 +189,11 @@ class PerfSession:
     def measure(self, test: PerfTest, server: Server, workload: Workload) -> Run:
         """Measure ``workload`` when it is this process's turn. Raises ``ServerDiedError`` when the server is gone."""
         # here: a process that measures nothing (xdist's controller, a wrong marker) need not wait for openai's import
+        from pytest_llmperf.measure.client.connection import Connection
         from pytest_llmperf.measure.load import load
         from pytest_llmperf.measure.stream import stream
 
         launch = server.launch
-        connection = connection_to(server, self.engines[launch.config.engine])
         # what an earlier session sent to a server that it left up is not known here
         nonce = session_nonce() if launch.reused or launch.attached else ""
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
@@ -202,7 +202,7 @@ class PerfSession:
         with measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
             started = time.monotonic()
-            result = run(connection, workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
+            result = run(Connection.to(server), workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
         if result.measurement.invalid:
             # its death explains a broken request, and is no property of the measurement

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
-from pytest_llmperf.measure.metrics import Guard, Measurement, Metric, Workload
+from pytest_llmperf.measure.metrics import Guard, Measurement, Metric
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Gap
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.launch import Launch

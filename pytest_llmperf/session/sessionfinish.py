@@ -26,8 +26,8 @@ from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord, 
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.report import github
 from pytest_llmperf.server_config import without_login
-from pytest_llmperf.session.launched import merged
 from pytest_llmperf.session.schedule import Plan
+from pytest_llmperf.session.server_records import merged
 from pytest_llmperf.session.session_gaps import SessionGaps
 from pytest_llmperf.stats import session_alpha
 

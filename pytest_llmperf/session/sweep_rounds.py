@@ -17,9 +17,9 @@ from _pytest.runner import runtestprotocol  # as in rounds
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.records.encode import plain
 from pytest_llmperf.session.launch_rounds import MEASURED, again, reporting_as, tear_down
-from pytest_llmperf.session.launched import server_record
 from pytest_llmperf.session.makereport import headline, in_short
 from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.server_records import server_record
 from pytest_llmperf.session.sweep_test import PriorOf, SweepTest
 from pytest_llmperf.tuning.plan import BASE
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from pytest_llmperf.errors import ConfigError, MeasurementError
-from pytest_llmperf.measure.metrics import METRICS, Measurement, Metric, Workload
+from pytest_llmperf.measure.metrics import METRICS, Measurement, Metric
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Sweep
 from pytest_llmperf.records.text import number
 from pytest_llmperf.server.launch import Launch

@@ -14,10 +14,10 @@ from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.measure.checks.nvml_state import GpuReader
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.limits import Limits
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.server_config import ServerConfig
 from tests.conftest import FakeServer
 

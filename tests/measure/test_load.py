@@ -10,8 +10,8 @@ import pytest
 from pytest_llmperf.errors import ServerDiedError
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
+from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import FakeServer, StartFake
 from tests.measure.conftest import connection_to
 
@@ -86,6 +86,8 @@ def test_poisson_arrivals_come_when_they_should_and_the_same_way_twice(fake_serv
     assert np.mean(np.diff(sent)) == pytest.approx(1 / 30, rel=0.5)
     assert max(r.e2e_ms or 0 for r in first.requests) > np.mean(np.diff(sent)) * 1e3  # they overlap
     assert len(second.requests) == 30
+    assert first.measurement.evidence["late_p99_ms"] >= 0
+    assert "late_p99_ms" not in run_load(server, requests=4).measurement.evidence  # a closed loop has no times to keep
 
 
 def test_an_open_loop_does_not_wait_for_the_server(fake_server: StartFake) -> None:

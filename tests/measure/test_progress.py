@@ -12,9 +12,9 @@ import pytest
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.measure.stream import stream
+from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import FakeServer, StartFake
 from tests.measure.conftest import connection_to
 

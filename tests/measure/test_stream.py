@@ -14,8 +14,9 @@ from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.engines.vllm.vllm_adapter import VLLM
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.limits import Limits
-from pytest_llmperf.measure.metrics import METRICS, Measurement, Workload
+from pytest_llmperf.measure.metrics import METRICS, Measurement
 from pytest_llmperf.measure.run import Run
+from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import StartFake
 from tests.measure.conftest import Measure, assert_true, connection_to
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.client.answer import Answer
 from pytest_llmperf.measure.client.timing import timing, weighted_percentiles
-from pytest_llmperf.measure.metrics import Workload
+from pytest_llmperf.measure.workloads import Workload
 
 MS = 1_000_000
 
@@ -77,7 +77,7 @@ def test_a_stall_shows_in_the_99th_percentile() -> None:
 )
 def test_a_workload_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     [(name, value)] = wrong.items()
-    with pytest.raises(ConfigError, match=f"^{name}={value!r} is not "):
+    with pytest.raises(ConfigError, match=f"^{name}={value!r} must be "):
         Workload(**wrong)
 
 

@@ -21,8 +21,8 @@ from pytest_llmperf.engines.base import Endpoint
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.client.compiler import proxy_for
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.run import Run
+from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import StartFake, wait_for
 from tests.measure.conftest import ONE_WARMUP, Measure, connection_to
 

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_llmperf.engines.base import EffectiveConfig, Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.metrics import Guard, Measurement, Workload
+from pytest_llmperf.measure.metrics import Guard, Measurement
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Effect
 from pytest_llmperf.report import grids
 from pytest_llmperf.server.launch import Launch

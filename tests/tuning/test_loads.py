@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.measure.metrics import Measurement, Workload
+from pytest_llmperf.measure.metrics import Measurement
+from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.encode import plain
 from pytest_llmperf.tuning.loads import Load, curves, load_of
 

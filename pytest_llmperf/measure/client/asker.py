@@ -16,9 +16,9 @@ from pytest_llmperf.measure.client.raw import RawSender
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome, finish
 from pytest_llmperf.measure.client.wire import Read, Recording, connect, exchange, hold_stamps, stamped
 from pytest_llmperf.measure.limits import Limits
-from pytest_llmperf.measure.metrics import Workload
 from pytest_llmperf.measure.prompts import PromptLedger, TextPrompts, TokenPrompts
 from pytest_llmperf.measure.tokenizer import Tokenizer, ordinary_ids
+from pytest_llmperf.measure.workloads import Workload
 
 #: Between connecting and the start of the clock: the server accepts meanwhile, so that no request pays for it.
 _ACCEPT_S = 0.002

@@ -1,4 +1,4 @@
-"""What a measurement needs to know about a running server, handed over by whoever keeps the server alive."""
+"""What a measurement needs to know about a running server, whoever keeps it alive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_llmperf.engines.base import Counters, Endpoint, Engine
+from pytest_llmperf.server.running_server import Server
 from pytest_llmperf.server_config import ServerConfig
 
 
@@ -28,3 +29,20 @@ class Connection:
     log: Callable[[], str] = str
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+
+    @classmethod
+    def to(cls, server: Server) -> Connection:
+        """A running server as a measurement needs it."""
+        launch = server.launch
+        return cls(
+            endpoint=launch.endpoint,
+            model=launch.model,
+            engine=server.engine,
+            config=launch.config,
+            launch_id=launch.id,
+            counters=server.counters,
+            check=server.check,
+            log=server.log,
+            gpus=launch.gpus,
+            pids=launch.pids,
+        )

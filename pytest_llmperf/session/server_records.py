@@ -1,15 +1,12 @@
-"""One launched server for the other rooms: as the reports tell of it, and as the measuring room reaches it."""
+"""Servers as the reports tell of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.records.results import LaunchRecord, ServerRecord
 from pytest_llmperf.server.launch import Launch
-from pytest_llmperf.server.running_server import Server
 from pytest_llmperf.server_config import ServerConfig
 
 
@@ -43,21 +40,4 @@ def merged(known: ServerRecord, more: ServerRecord) -> ServerRecord:
         effective=more.effective or known.effective,
         launches=tuple(launches[i] for i in sorted(launches)),
         failures=tuple(dict.fromkeys((*known.failures, *more.failures))),
-    )
-
-
-def connection_to(server: Server, engine: Engine) -> Connection:
-    """What the measuring room needs to know of a running server of ``engine``."""
-    launch = server.launch
-    return Connection(
-        endpoint=launch.endpoint,
-        model=launch.model,
-        engine=engine,
-        config=launch.config,
-        launch_id=launch.id,
-        counters=server.counters,
-        check=server.check,
-        log=server.log,
-        gpus=launch.gpus,
-        pids=launch.pids,
     )
