@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_llmperf.measure.workloads import Workload
+
 #: Version of the metric definitions (part of every fingerprint): raise it when a definition changes.
 DEFINITIONS = 1
 
