@@ -9,13 +9,15 @@ from typing import Any
 
 from pytest_llmperf.inspection.comparison import FAILURES, text_of
 from pytest_llmperf.inspection.expressions import Expressions, Frame, too_large
-from pytest_llmperf.inspection.names import MISSING, Module, bound_names
+from pytest_llmperf.inspection.names import bound_names
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import (
+    MISSING,
     Bound,
     Class,
     Function,
     Member,
+    Module,
     Native,
     Object,
     Partial,

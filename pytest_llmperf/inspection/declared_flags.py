@@ -12,9 +12,9 @@ from typing import Any
 from pytest_llmperf.inspection.calls import EngineError
 from pytest_llmperf.inspection.execution import Interpreter
 from pytest_llmperf.inspection.expressions import Frame
-from pytest_llmperf.inspection.names import Module, members
+from pytest_llmperf.inspection.names import members
 from pytest_llmperf.inspection.source import Place
-from pytest_llmperf.inspection.values import Class, Member, Text, Unknown, describe
+from pytest_llmperf.inspection.values import Class, Member, Module, Text, Unknown, describe
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import Any
 from pytest_llmperf.inspection.calls import Calls, EngineError
 from pytest_llmperf.inspection.comparison import FAILURES, text_of
 from pytest_llmperf.inspection.expressions import BINARY, Frame, too_large
-from pytest_llmperf.inspection.names import Module, Names
+from pytest_llmperf.inspection.names import Names
 from pytest_llmperf.inspection.relevance import Relevance, mutated, stored
 from pytest_llmperf.inspection.source import Place, Source
-from pytest_llmperf.inspection.values import Class, Function, Object, Record, Unknown, describe
+from pytest_llmperf.inspection.values import Class, Function, Module, Object, Record, Unknown, describe
 
 _STEPS = 400_000
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmperf.inspection.comparison import FAILURES, Comparisons, comparison_text, text_of
-from pytest_llmperf.inspection.names import MISSING, Module, members
+from pytest_llmperf.inspection.names import members
 from pytest_llmperf.inspection.source import Place
-from pytest_llmperf.inspection.values import Class, Function, Record, Text, Unknown, describe
+from pytest_llmperf.inspection.values import MISSING, Class, Function, Module, Record, Text, Unknown, describe
 
 _LARGE = 1_000_000
 

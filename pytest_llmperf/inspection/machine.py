@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.inspection.calls import wrap
 from pytest_llmperf.inspection.facts import GpuFacts
-from pytest_llmperf.inspection.names import MISSING
 from pytest_llmperf.inspection.source import Place
 from pytest_llmperf.inspection.values import (
+    MISSING,
     Bound,
     Class,
     Function,

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmperf.inspection.names import MISSING, Names
-from pytest_llmperf.inspection.values import Bound, Class, Function, Native, Partial
+from pytest_llmperf.inspection.names import Names
+from pytest_llmperf.inspection.values import MISSING, Bound, Class, Function, Native, Partial
 
 if TYPE_CHECKING:
     from pytest_llmperf.inspection.expressions import Frame

@@ -10,11 +10,10 @@ from pytest_llmperf.inspection import declared_flags, machine
 from pytest_llmperf.inspection.declared_flags import Flag
 from pytest_llmperf.inspection.execution import Choices, Interpreter
 from pytest_llmperf.inspection.facts import GpuFacts, ModelFacts, config_object
-from pytest_llmperf.inspection.names import MISSING, Module
 from pytest_llmperf.inspection.paths import Outcomes, explore
 from pytest_llmperf.inspection.relevance import Relevance
 from pytest_llmperf.inspection.source import Place, Source
-from pytest_llmperf.inspection.values import Bound, Class, Function, Native, Object, Unknown
+from pytest_llmperf.inspection.values import MISSING, Bound, Class, Function, Module, Native, Object, Unknown
 
 PACKAGE = "sglang"
 ATTENTION = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")

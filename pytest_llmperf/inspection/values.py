@@ -5,12 +5,28 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytest_llmperf.inspection.source import Place
 
-if TYPE_CHECKING:
-    from pytest_llmperf.inspection.names import Module
+MISSING = object()
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One top-level statement that binds a name, and the conditions it stands under (test, wanted)."""
+
+    node: ast.stmt
+    conditions: tuple[tuple[ast.expr, bool], ...] = ()
+
+
+@dataclass(frozen=True)
+class Import:
+    """A name that an import binds, not looked up yet: most are never used."""
+
+    start: str
+    name: str | None
+    """None for ``import start``."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,89 @@ class Member:
     value: Any
     at: Place = field(compare=False)
     klass: Any = field(compare=False, repr=False, default=None)
+
+
+class Lookup(Protocol):
+    """What a module needs of all the others (``names.Names``)."""
+
+    def constant(self, module: Module, node: ast.expr, /) -> Any:
+        """The value of a module-level expression."""
+
+    def holds(self, module: Module, test: ast.expr, wanted: bool, /) -> bool:
+        """Whether a module-level condition may hold."""
+
+    def module(self, dotted: str) -> Module | None: ...
+
+    def found(self, value: Any) -> Any:
+        """The value itself, or what an import turns out to bring."""
+
+
+@dataclass(eq=False)
+class Module:
+    """One file of the engine during one evaluation; remembers what its names turned out to be."""
+
+    names: Lookup
+    path: str
+    tree: ast.Module
+    bindings: dict[str, list[Definition]]
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dotted(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def lookup(self, name: str) -> Any:
+        """The value of a module-level name, or ``MISSING``."""
+        if name not in self.values:
+            self.values[name] = Unknown(name)  # a definition that refers to itself ends here
+            self.values[name] = self._find(name)
+        return self.values[name]
+
+    def _find(self, name: str) -> Any:
+        for definition in self.bindings.get(name, ()):
+            if all(self.names.holds(self, test, wanted) for test, wanted in definition.conditions):
+                return self._define(name, definition.node)
+        for star in self.bindings.get("*", ()):
+            if isinstance(star.node, ast.ImportFrom):
+                other = self.names.module(self.absolute(star.node))
+                value = other.lookup(name) if other else MISSING
+                if value is not MISSING:
+                    return value
+        return MISSING
+
+    def _define(self, name: str, node: ast.stmt) -> Any:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return Function(self, node, name)
+        if isinstance(node, ast.ClassDef):
+            return Class(self, node, name)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            return self.names.found(self.imported(node).get(name, MISSING))
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            return self.names.constant(self, node.value)
+        if isinstance(node, ast.Assign):
+            if any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+                return self.names.constant(self, node.value)
+            return Unknown(name)
+        return MISSING
+
+    def absolute(self, node: ast.ImportFrom) -> str:
+        """The dotted name an import starts from, relative imports resolved."""
+        if not node.level:
+            return node.module or ""
+        parts = self.dotted.split(".")
+        drop = node.level - 1 if self.path.endswith("/__init__.py") else node.level
+        base = parts[: len(parts) - drop] if drop else parts
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+    def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, Import]:
+        """What an import statement binds, for ``Names.found``."""
+        if isinstance(node, ast.Import):
+            return {
+                a.asname or a.name.split(".")[0]: Import(a.name if a.asname else a.name.split(".")[0], None)
+                for a in node.names
+            }
+        start = self.absolute(node)
+        return {a.asname or a.name: Import(start, a.name) for a in node.names}
 
 
 @dataclass(eq=False)

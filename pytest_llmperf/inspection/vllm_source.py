@@ -13,11 +13,11 @@ from pytest_llmperf.inspection.declared_flags import Flag
 from pytest_llmperf.inspection.execution import Choices, Interpreter
 from pytest_llmperf.inspection.expressions import Frame
 from pytest_llmperf.inspection.facts import GpuFacts, ModelFacts, config_object
-from pytest_llmperf.inspection.names import MISSING, members
+from pytest_llmperf.inspection.names import members
 from pytest_llmperf.inspection.paths import Outcomes, explore
 from pytest_llmperf.inspection.relevance import Relevance
 from pytest_llmperf.inspection.source import Place, Source
-from pytest_llmperf.inspection.values import Class, Native, Object, Record, Text, Unknown
+from pytest_llmperf.inspection.values import MISSING, Class, Native, Object, Record, Text, Unknown
 
 PACKAGE = "vllm"
 _ARGS = "vllm/engine/arg_utils.py"
