@@ -10,13 +10,28 @@ from pathlib import Path
 from pytest_llmperf.baselines import history, merge, store, unused
 from pytest_llmperf.baselines.series import Series, seconds
 from pytest_llmperf.cli.collect import collect
-from pytest_llmperf.cli.shared import add_folder, folder_of, print_table, say
+from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
 from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.records.text import number
+from pytest_llmperf.report.grids import Column
 from pytest_llmperf.server.state import state_dir
 
 _DAY = 86_400
-_COLUMNS = ("test", "engine", "hardware", "metric", "value", "unit", "launches", "epochs", "days old")
+_COLUMNS = (
+    *(
+        Column("test"),
+        Column("engine", drop=8),
+        Column("hardware", drop=7),
+        Column("metric"),
+        Column("value", right=True),
+    ),
+    *(Column("unit", drop=7), Column("launches", right=True), Column("epochs", right=True, drop=9)),
+    Column("days old", right=True, drop=10),
+)
+_DETAIL = (
+    *(Column("launch"), Column("recorded", drop=1), Column("host", drop=2), Column("cache", drop=3)),
+    *(Column("metric"), Column("repetitions")),
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +81,7 @@ def _show(args: argparse.Namespace) -> int:
     for series in exact:
         _detail(folder, series)
     if found and not exact:
-        print_table(
-            _COLUMNS,
-            (row for s in found for row in _rows(folder, s)),
-            right=("value", "launches", "epochs", "days old"),
-        )
+        print_grid(grid(_COLUMNS, (row for s in found for row in _rows(folder, s))))
     if not found:
         say(f"no baseline{f' of a test like {args.test!r}' if args.test else ''} in {folder}")
     return 1 if broken or not found else 0
@@ -99,7 +110,7 @@ def _detail(folder: Path, series: Series) -> None:
             for x in epoch.launches
             for m, values in x.metrics.items()
         ]
-        print_table(("launch", "recorded", "host", "cache", "metric", "repetitions"), rows)
+        print_grid(grid(_DETAIL, rows))
     say("newest launch's provenance", "bold")
     for name, value in series.current.launches[-1].provenance.items():
         say(f"  {name} = {value}")

@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmperf.baselines.run_comparison import LEVEL, Compared, compare
-from pytest_llmperf.cli.shared import console, say
+from pytest_llmperf.cli.shared import print_grid, say
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.text import clean, number, percent
-from pytest_llmperf.report import layout
 from pytest_llmperf.report.grids import Column, Grid, Row
 from pytest_llmperf.report.summary import short_names
 
@@ -52,10 +51,7 @@ def _print(rows: Sequence[Compared]) -> None:
     names = short_names(r.test for r in rows)
     several = len({(r.test, r.engine) for r in rows}) < len(rows)  # then only the metric tells them apart
     columns = tuple(replace(c, drop=0) if several and c.title == "metric" else c for c in _COLUMNS)
-    out = console()
-    glyphs = layout.UNICODE if out.encoding == "utf-8" else layout.ASCII
-    for line in layout.lines(Grid(columns, tuple(_row(r, names[r.test]) for r in rows)), out.width, glyphs):
-        out.print(line, soft_wrap=True)
+    print_grid(Grid(columns, tuple(_row(r, names[r.test]) for r in rows)))
 
 
 def _row(r: Compared, name: str) -> Row:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
-from pytest_llmperf.cli.shared import add_folder, folder_of, print_table, say
+from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.records.text import number, percent, plural
+from pytest_llmperf.report.grids import Column
 
 _BAR = 40
 
@@ -70,9 +71,11 @@ def _draw(told: History) -> None:
                 *_words(point, changes.get(i)),
             )
         )
-    print_table(
-        ("recorded", told.unit, f"{number(low)} … {number(high)}", "engine", "host", "level"), rows, right=(told.unit,)
+    columns = (
+        *(Column("recorded"), Column(told.unit, right=True), Column(f"{number(low)} … {number(high)}")),
+        *(Column("engine", drop=2), Column("host", drop=1), Column("level")),
     )
+    print_grid(grid(columns, rows))
     say("")
 
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 
 from pytest_llmperf.baselines.series import utc
-from pytest_llmperf.cli.shared import print_table, say
+from pytest_llmperf.cli.shared import grid, print_grid, say
+from pytest_llmperf.report.grids import Column
 from pytest_llmperf.server import kept
 from pytest_llmperf.server.state import state_dir
+
+_COLUMNS = (
+    *(Column("launch"), Column("server"), Column("model", drop=2), Column("address"), Column("GPUs", drop=1)),
+    *(Column("started", drop=3), Column("state")),
+)
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +40,7 @@ def _list(args: argparse.Namespace) -> int:
         for k in kept.list_kept(state)
     ]
     if rows:
-        print_table(("launch", "server", "model", "address", "GPUs", "started", "state"), rows)
+        print_grid(grid(_COLUMNS, rows))
     else:
         say("no kept servers")
     return 0

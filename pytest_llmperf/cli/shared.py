@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.records.text import clean
+from pytest_llmperf.report import layout
+from pytest_llmperf.report.grids import Column, Grid, Row
 
 _PIPED_WIDTH = 160
 
@@ -67,14 +68,17 @@ def console() -> Console:
     return Console(width=_PIPED_WIDTH if piped else None, highlight=False, markup=False, emoji=False)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> None:
-    """A borderless table; names in ``right`` are columns of numbers. Cells are made inert."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
-    console().print(table)
+def print_grid(grid: Grid) -> None:
+    """A table as the session's report draws it, fitted to the width of the terminal."""
+    out = console()
+    glyphs = layout.UNICODE if out.encoding == "utf-8" else layout.ASCII
+    for line in layout.lines(grid, out.width, glyphs):
+        out.print(line, soft_wrap=True)
+
+
+def grid(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Grid:
+    """Rows without a tone; cells are made inert."""
+    return Grid(tuple(columns), tuple(Row(tuple(map(clean, row))) for row in rows))
 
 
 def say(line: str, style: str = "") -> None:
