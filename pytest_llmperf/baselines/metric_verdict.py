@@ -63,7 +63,7 @@ class MetricVerdict:
 
 
 def verdict_of(
-    case: GateTerms,
+    terms: GateTerms,
     screened: Sequence[StoredLaunch],
     confirmed: Sequence[StoredLaunch] = (),
     *,
@@ -80,21 +80,21 @@ def verdict_of(
     range.
     """
     deciding = confirmed or screened
-    faults = (*invalid, *_faults(case, (*screened, *confirmed)))
-    blank = _blank(case, screened, confirmed, guards)
+    faults = (*invalid, *_faults(terms, (*screened, *confirmed)))
+    blank = _blank(terms, screened, confirmed, guards)
     if faults:
         return MetricVerdict(replace(blank, verdict="invalid", reasons=faults))
-    measured = replace(blank, value=_mean(deciding, case.metric.name))
-    series = next((s for s in known if s.fingerprint == case.fingerprint), None)
+    measured = replace(blank, value=_mean(deciding, terms.metric.name))
+    series = next((s for s in known if s.fingerprint == terms.fingerprint), None)
     try:
         result, prior = (
-            _against(case, screened, confirmed, series, folder, now, measured)
+            _against(terms, screened, confirmed, series, folder, now, measured)
             if series
-            else (_alone(known, measured), case.prior)
+            else (_alone(known, measured), terms.prior)
         )
-        result = _with_target(case, deciding, result, prior)
+        result = _with_target(terms, deciding, result, prior)
     except ValueError as error:  # a level, target or max_regression that makes no sense
-        raise ConfigError(f"{case.nodeid}: {case.metric.name} cannot be judged: {error}") from error
+        raise ConfigError(f"{terms.nodeid}: {terms.metric.name} cannot be judged: {error}") from error
     if tripped := _tripped(guards, [x.id for x in deciding]):
         return MetricVerdict(replace(result, verdict="inconclusive", reasons=tripped + result.reasons))
     if result.verdict == "suspect":
@@ -127,40 +127,40 @@ def _where(numbers: Sequence[int], of: int) -> str:
     return f" ({which}, the worst here)"
 
 
-def _faults(case: GateTerms, launches: Sequence[StoredLaunch]) -> tuple[str, ...]:
+def _faults(terms: GateTerms, launches: Sequence[StoredLaunch]) -> tuple[str, ...]:
     if not launches:
         return ("no launch was measured",)
-    lacking = [f"launch {x.id} has no {case.metric.name}" for x in launches if case.metric.name not in x.metrics]
+    lacking = [f"launch {x.id} has no {terms.metric.name}" for x in launches if terms.metric.name not in x.metrics]
     return (*lacking, *(x.fault for x in launches if x.fault))
 
 
 def _blank(
-    case: GateTerms, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch], guards: Sequence[Guard]
+    terms: GateTerms, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch], guards: Sequence[Guard]
 ) -> Result:
     roles = [(x, "screen") for x in screened] + [(x, "confirm") for x in confirmed]
-    values = [(x.id, x.metrics.get(case.metric.name, ()), role) for x, role in roles if not x.fault]
+    values = [(x.id, x.metrics.get(terms.metric.name, ()), role) for x, role in roles if not x.fault]
     return Result(
-        nodeid=case.nodeid,
-        test=case.test,
-        engine=case.engine,
-        server=case.server,
-        metric=case.metric.name,
-        unit=case.metric.unit,
-        higher_is_better=case.metric.higher_is_better,
+        nodeid=terms.nodeid,
+        test=terms.test,
+        engine=terms.engine,
+        server=terms.server,
+        metric=terms.metric.name,
+        unit=terms.metric.unit,
+        higher_is_better=terms.metric.higher_is_better,
         verdict="invalid",
-        target=case.target,
-        alpha=case.alpha,
+        target=terms.target,
+        alpha=terms.alpha,
         launches=tuple(LaunchValues(i, v, location(v), role) for i, v, role in values if v),
         guards=tuple(asdict(g) for g in guards),
-        workload=dict(case.workload),
-        fingerprint=dict(case.fingerprint.fields),
+        workload=dict(terms.workload),
+        fingerprint=dict(terms.fingerprint.fields),
         provenance=dict(roles[-1][0].provenance) if roles else {},
-        location=case.location,
+        location=terms.location,
     )
 
 
 def _against(
-    case: GateTerms,
+    terms: GateTerms,
     screened: Sequence[StoredLaunch],
     confirmed: Sequence[StoredLaunch],
     series: Series,
@@ -169,23 +169,23 @@ def _against(
     measured: Result,
 ) -> tuple[Result, Prior]:
     """Judged by the gate against the stored launches of the same fingerprint; also what these say about the spread."""
-    name = case.metric.name
+    name = terms.metric.name
     fresh = {x.id for x in (*screened, *confirmed)}
     stored = [x for x in series.launches(name) if x.id not in fresh]
     if not stored:
-        return _no_evidence(series, measured), case.prior
+        return _no_evidence(series, measured), terms.prior
     gate = Gate(
         [x.metrics[name] for x in stored],
-        case.metric.higher_is_better,
-        case.alpha,
-        case.prior,
-        case.min_effect,
-        max(case.confirm_launches, 1),
-        max_regression=case.max_regression,
+        terms.metric.higher_is_better,
+        terms.alpha,
+        terms.prior,
+        terms.min_effect,
+        max(terms.confirm_launches, 1),
+        max_regression=terms.max_regression,
         hosts=[x.host for x in stored],
-        host=case.host,
+        host=terms.host,
     )
-    outcome = _outcome(gate, case, screened, confirmed)
+    outcome = _outcome(gate, terms, screened, confirmed)
     age = (now - seconds(stored[-1].recorded)) / _DAY
     path = store.path_of(folder, series.test, series.engine, series.fingerprint).relative_to(folder).as_posix()
     deciding = confirmed or screened
@@ -193,9 +193,9 @@ def _against(
         series,
         name,
         (*screened, *confirmed),
-        higher_is_better=case.metric.higher_is_better,
-        prior=case.prior,
-        min_effect=case.min_effect,
+        higher_is_better=terms.metric.higher_is_better,
+        prior=terms.prior,
+        min_effect=terms.min_effect,
     )
     notes = (_age_note(age), _cache_note(stored, deciding))
     worse = outcome.verdict in ("regressed", "suspect")
@@ -209,7 +209,7 @@ def _against(
         change=outcome.change,
         nu=outcome.nu,
         baseline=BaselineRef(path, gate.k, gate.center, max(age, 0.0), gate.prior_only),
-        reasons=(_sentence(case.metric, outcome), *([blamed] if blamed else ()), *outcome.reasons),
+        reasons=(_sentence(terms.metric, outcome), *([blamed] if blamed else ()), *outcome.reasons),
         differences=differences(stored, deciding),
         notes=tuple(n for n in notes if n),
         host_known=not gate.other_host,
@@ -220,12 +220,12 @@ def _against(
 
 
 def _outcome(
-    gate: Gate, case: GateTerms, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch]
+    gate: Gate, terms: GateTerms, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch]
 ) -> Outcome:
-    first, again = ([x.metrics[case.metric.name] for x in side] for side in (screened, confirmed))
+    first, again = ([x.metrics[terms.metric.name] for x in side] for side in (screened, confirmed))
     if again:
         return gate.confirm(again, screened=len(first))
-    return gate.screen(first) if case.confirm_launches else gate.single(first)
+    return gate.screen(first) if terms.confirm_launches else gate.single(first)
 
 
 def _sentence(metric: Metric, outcome: Outcome) -> str:
@@ -264,16 +264,16 @@ def _alone(known: Sequence[Series], measured: Result) -> Result:
     )
 
 
-def _with_target(case: GateTerms, deciding: Sequence[StoredLaunch], result: Result, prior: Prior) -> Result:
+def _with_target(terms: GateTerms, deciding: Sequence[StoredLaunch], result: Result, prior: Prior) -> Result:
     """A target is judged beside the baseline; without a baseline it is what the test is held to."""
-    if case.target is None:
+    if terms.target is None:
         return result
-    values = [x.metrics[case.metric.name] for x in deciding]
-    outcome = target_outcome(values, case.target, case.metric.higher_is_better, case.alpha, prior)
+    values = [x.metrics[terms.metric.name] for x in deciding]
+    outcome = target_outcome(values, terms.target, terms.metric.higher_is_better, terms.alpha, prior)
     if outcome.verdict == "regressed":
         return replace(result, verdict="regressed", reasons=(*outcome.reasons, *result.reasons))
     if result.verdict in ("no_baseline", "not_comparable"):
-        held = f"held to its target alone ({number(case.target)} {case.metric.unit})"
+        held = f"held to its target alone ({number(terms.target)} {terms.metric.unit})"
         return replace(result, verdict="passed", reasons=(held, *outcome.reasons), notes=result.reasons)
     return replace(result, reasons=(*result.reasons, *outcome.reasons))
 

@@ -1,4 +1,4 @@
-"""The plugin's state in one process: the tests it collected, the servers they use, the judge that gates them."""
+"""The state of an opted-in session in one process: the tests it collected, the servers they use, the verdicts on them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class PerfSession:
     def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""
         if test.perf and test.gates:
-            self.judge.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
+            self.verdicts.known(test.test, config.engine)  # a broken file is told before minutes are spent on a launch
         return self.seen(test, self.server(test, config))
 
     def seen(self, test: PerfTest, server: Server) -> LlmServer:
@@ -212,7 +212,7 @@ class PerfSession:
         return result
 
     @cached_property
-    def judge(self) -> Verdicts:
+    def verdicts(self) -> Verdicts:
         return Verdicts(
             self.options,
             self.hardware,
@@ -224,11 +224,11 @@ class PerfSession:
         )
 
     def baseline(self, test: PerfTest) -> Baseline:
-        return Baseline(self.judge, test, can_confirm=self.options.confirm > 0 and not self.options.url)
+        return Baseline(self.verdicts, test, can_confirm=self.options.confirm > 0 and not self.options.url)
 
     def priors(self, launch: Launch, workload: Workload) -> Priors:
         """How much launches like this one differ."""
-        return self.judge.priors(launch.config.engine, self.judge.fingerprint(launch, workload.identity()))
+        return self.verdicts.priors(launch.config.engine, self.verdicts.fingerprint(launch, workload.identity()))
 
     def prior(self, launch: Launch, workload: Workload, metric: Metric) -> Prior:
         """The same for one metric, where nothing is stored as the engine and the metric usually do."""

@@ -105,7 +105,7 @@ class Verdicts:
         options, perf = self.options, test.perf
         assert perf is not None
         engine = gated.config.engine
-        case = GateTerms(
+        terms = GateTerms(
             nodeid=test.nodeid,
             test=test.test,
             engine=engine,
@@ -123,7 +123,7 @@ class Verdicts:
             location=test.location,
         )
         return verdict_of(
-            case,
+            terms,
             gated.screened,
             gated.confirmed,
             known=self.known(test.test, engine),
@@ -158,7 +158,7 @@ class Baseline:
     """The ``baseline`` fixture's value. ``value in baseline`` is True when the test may go on."""
 
     def __init__(self, verdict_of: Verdicts, test: PerfTest, *, can_confirm: bool) -> None:
-        self._judge = verdict_of
+        self._verdicts = verdict_of
         self._test = test
         self._can_confirm = can_confirm
 
@@ -172,16 +172,16 @@ class Baseline:
         gated = self._gated(value)
         assert isinstance(value, MetricValue)
         launch = self._launch(value)
-        gated.add(self._judge.stored(value, launch), self._guards(value), self._test.round)
+        gated.add(self._verdicts.stored(value, launch), self._guards(value), self._test.round)
         if not self._test.round.last:
             return True
         if self._test.round.role == "confirm" and not gated.suspect:
             return True  # judged on the screen already: no second look
-        judgement = self._judge.decide(self._test, gated, can_confirm=self._can_confirm)
-        gated.suspect = judgement.suspect
-        result = replace(judgement.result, measurement_s=round(self._test.measuring_s, 3))
-        gated.result = _recorded(result, self._judge.options)
-        return judgement.suspect or self._may_pass(gated.result.verdict)
+        found = self._verdicts.decide(self._test, gated, can_confirm=self._can_confirm)
+        gated.suspect = found.suspect
+        result = replace(found.result, measurement_s=round(self._test.measuring_s, 3))
+        gated.result = _recorded(result, self._verdicts.options)
+        return found.suspect or self._may_pass(gated.result.verdict)
 
     def check(self, run: Run, *metrics: str) -> None:
         """Gate several metrics of one run: all that ``@perf(metric=)`` names, or ``metrics``.
@@ -201,12 +201,12 @@ class Baseline:
 
     def _guards(self, value: MetricValue) -> list[Guard]:
         """The guards of the measurement; those that the user ignores never trip."""
-        ignored = self._judge.options.ignore_guards
+        ignored = self._verdicts.options.ignore_guards
         return [replace(g, tripped=g.tripped and g.name not in ignored) for g in value.measurement.guards]
 
     def _may_pass(self, verdict: str) -> bool:
         """Whether the test's assertion holds; what an inconclusive verdict does is decided when the test ends."""
-        options = self._judge.options
+        options = self._verdicts.options
         if verdict == "no_baseline":
             return options.update is not None
         if verdict == "regressed":
@@ -246,7 +246,7 @@ class Baseline:
         gated = test.gated.get((name, launch.config.key))
         workload = value.measurement.workload
         if gated is None:
-            mark = self._judge.fingerprint(launch, workload.identity())
+            mark = self._verdicts.fingerprint(launch, workload.identity())
             gated = test.gated[name, launch.config.key] = GatedMetric(value.metric, workload, mark, launch.config)
         elif gated.workload != workload:
             raise ConfigError(

@@ -21,7 +21,7 @@ from pytest_llmperf.stats import Prior
 from .conftest import DAY, PRINT, START, make_launch
 
 FOLDER = Path("/b")
-CASE = GateTerms("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["decode_tok_s"], PRINT, "h1")
+TERMS = GateTerms("t.py::test_a[sglang]", "t.py::test_a", "sglang", "k", METRICS["decode_tok_s"], PRINT, "h1")
 #: Launch-to-launch wobble that repeats: about 0.5 %.
 WOBBLE = (0.0, 0.006, -0.004, 0.003, -0.006)
 
@@ -32,10 +32,10 @@ def series(count: int = 5, value: float = 82.5, **more: Any) -> Series:
 
 
 def judged(
-    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), case: GateTerms = CASE, **more: Any
+    fresh: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch] = (), terms: GateTerms = TERMS, **more: Any
 ) -> MetricVerdict:
     given: dict[str, Any] = {"known": [series()], "folder": FOLDER, "now": START + 10 * DAY, **more}
-    return verdict_of(case, fresh, confirmed, **given)
+    return verdict_of(terms, fresh, confirmed, **given)
 
 
 def at(value: float, n: int = 100, **more: Any) -> StoredLaunch:
@@ -54,7 +54,7 @@ def test_an_unchanged_launch_passes_and_says_what_it_was_held_to() -> None:
     assert result.baseline.age_days == pytest.approx(6)
     assert result.mde is not None
     assert result.host_known
-    assert (result.nodeid, result.test, result.engine, result.server) == (CASE.nodeid, CASE.test, "sglang", "k")
+    assert (result.nodeid, result.test, result.engine, result.server) == (TERMS.nodeid, TERMS.test, "sglang", "k")
     assert [x.role for x in result.launches] == ["screen"]
 
 
@@ -76,9 +76,9 @@ def test_a_large_drop_fails_at_once() -> None:
 
 
 def test_without_confirmation_one_stage_decides() -> None:
-    one = replace(CASE, confirm_launches=0)
-    assert judged([at(79.0)], case=one).suspect is False
-    assert judged([at(60.0)], case=one).result.verdict == "regressed"
+    one = replace(TERMS, confirm_launches=0)
+    assert judged([at(79.0)], terms=one).suspect is False
+    assert judged([at(60.0)], terms=one).result.verdict == "regressed"
 
 
 def test_an_improvement_tells_how_to_accept_it() -> None:
@@ -88,10 +88,10 @@ def test_an_improvement_tells_how_to_accept_it() -> None:
 
 
 def test_lower_is_better_is_judged_the_right_way_round() -> None:
-    case = replace(CASE, metric=METRICS["ttft_ms"])
+    terms = replace(TERMS, metric=METRICS["ttft_ms"])
     known = [series(5, ttft_ms=30.0)]
-    assert judged([at(1, ttft_ms=60.0)], case=case, known=known).result.verdict == "regressed"
-    assert judged([at(1, ttft_ms=15.0)], case=case, known=known).result.verdict == "improved"
+    assert judged([at(1, ttft_ms=60.0)], terms=terms, known=known).result.verdict == "regressed"
+    assert judged([at(1, ttft_ms=15.0)], terms=terms, known=known).result.verdict == "improved"
 
 
 def test_no_baseline_is_said_and_fails() -> None:
@@ -103,40 +103,40 @@ def test_no_baseline_is_said_and_fails() -> None:
 def test_other_hardware_is_not_comparable_and_names_the_fields() -> None:
     here = Fingerprint({**PRINT.fields, "gpu": "NVIDIA B200", "gpu count": "8"})
     farther = replace(series(), fingerprint=Fingerprint({"cpu": "x"}))
-    result = judged([at(82.0)], case=replace(CASE, fingerprint=here), known=[farther, series()]).result
+    result = judged([at(82.0)], terms=replace(TERMS, fingerprint=here), known=[farther, series()]).result
     assert result.verdict == "not_comparable"
     assert "gpu: NVIDIA H200 there, NVIDIA B200 here; gpu count: 1 there, 8 here" in result.reasons[0]
     assert result.baseline is None
 
 
 def test_a_metric_that_was_never_recorded_has_no_baseline() -> None:
-    result = judged([at(82.0, ttft_ms=30.0)], case=replace(CASE, metric=METRICS["ttft_ms"])).result
+    result = judged([at(82.0, ttft_ms=30.0)], terms=replace(TERMS, metric=METRICS["ttft_ms"])).result
     assert result.verdict == "no_baseline"
     assert "holds no ttft_ms yet" in result.reasons[0]
 
 
 @pytest.mark.parametrize("known", [[], [series()]], ids=["alone", "beside a baseline"])
 def test_a_missed_target_fails(known: list[Series]) -> None:
-    result = judged([at(82.4)], case=replace(CASE, target=120.0), known=known).result
+    result = judged([at(82.4)], terms=replace(TERMS, target=120.0), known=known).result
     assert result.verdict == "regressed"
     assert "target 120" in result.reasons[0]
     assert result.target == 120.0
 
 
 def test_a_target_is_held_to_the_spread_that_the_baseline_shows() -> None:
-    vague = replace(CASE, target=95.0, prior=Prior(s0=0.03, d0=1.0))
-    assert judged([at(82.4)], case=vague).result.verdict == "regressed"
-    assert judged([at(82.4)], case=vague, known=[]).result.verdict == "passed"
+    vague = replace(TERMS, target=95.0, prior=Prior(s0=0.03, d0=1.0))
+    assert judged([at(82.4)], terms=vague).result.verdict == "regressed"
+    assert judged([at(82.4)], terms=vague, known=[]).result.verdict == "passed"
 
 
 def test_a_target_that_is_met_replaces_a_missing_baseline() -> None:
-    result = judged([at(82.4)], case=replace(CASE, target=80.0), known=[]).result
+    result = judged([at(82.4)], terms=replace(TERMS, target=80.0), known=[]).result
     assert result.verdict == "passed"
     assert "no baseline" in result.notes[0]
 
 
 def test_a_met_target_does_not_excuse_a_regression() -> None:
-    assert judged([at(60.0)], case=replace(CASE, target=50.0)).result.verdict == "regressed"
+    assert judged([at(60.0)], terms=replace(TERMS, target=50.0)).result.verdict == "regressed"
 
 
 @pytest.mark.parametrize("value", [82.4, 60.0, 99.0])
@@ -174,7 +174,7 @@ def test_an_invalid_measurement_is_invalid_whatever_the_numbers() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
     launch = replace(at(82.4), metrics={"decode_tok_s": (82.4, bad)})
-    result = judged([launch], case=replace(CASE, target=1.0)).result
+    result = judged([launch], terms=replace(TERMS, target=1.0)).result
     assert result.verdict == "invalid"
     assert f"holds {bad:g}" in result.reasons[0]
 
@@ -182,11 +182,11 @@ def test_numbers_that_are_no_speed_are_invalid(bad: float) -> None:
 @pytest.mark.parametrize("wrong", [{"target": 0.0}, {"max_regression": -1.0}, {"alpha": 0.9}, {"min_effect": -1.0}])
 def test_settings_that_make_no_sense_are_an_error_that_names_the_test(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"t\.py::test_a\[sglang\]: decode_tok_s cannot be judged"):
-        judged([at(82.4)], case=replace(CASE, **wrong))
+        judged([at(82.4)], terms=replace(TERMS, **wrong))
 
 
 def test_a_launch_without_the_metric_is_invalid_and_so_is_no_launch() -> None:
-    assert judged([at(82.4)], case=replace(CASE, metric=METRICS["ttft_ms"])).result.verdict == "invalid"
+    assert judged([at(82.4)], terms=replace(TERMS, metric=METRICS["ttft_ms"])).result.verdict == "invalid"
     assert judged([]).result.verdict == "invalid"
 
 
@@ -201,7 +201,7 @@ def test_a_stored_launch_is_no_evidence_against_itself() -> None:
 
 
 def test_an_unknown_host_is_judged_more_widely_and_says_so() -> None:
-    here, there = judged([at(82.4)]).result, judged([at(82.4)], case=replace(CASE, host="h2")).result
+    here, there = judged([at(82.4)]).result, judged([at(82.4)], terms=replace(TERMS, host="h2")).result
     assert here.band is not None
     assert there.band is not None
     assert there.band[0] < here.band[0]
@@ -223,7 +223,7 @@ def test_cold_against_warm_is_said() -> None:
 
 
 def test_a_thin_baseline_says_what_it_lacks() -> None:
-    result = judged([at(82.4)], case=replace(CASE, max_regression=0.05), known=[series(1)]).result
+    result = judged([at(82.4)], terms=replace(TERMS, max_regression=0.05), known=[series(1)]).result
     assert result.baseline is not None
     assert result.baseline.prior_only
     assert any("underpowered" in r for r in result.reasons)
@@ -234,8 +234,8 @@ def test_a_failure_explains_itself() -> None:
     was = {"engine version": "0.5.16", "nccl version": "2.27", "NCCL_PROTO": "LL", "commit": "a"}
     now = {"engine version": "0.5.17", "nccl version": "2.27", "attention backend": "fa3", "commit": "b"}
     fresh = [at(70.0, 100 + n, provenance=now) for n in range(3)]
-    case = replace(CASE, target=82.5)
-    result = judged(fresh[:1], fresh[1:], case=case, known=[series(provenance=was)]).result
+    terms = replace(TERMS, target=82.5)
+    result = judged(fresh[:1], fresh[1:], terms=terms, known=[series(provenance=was)]).result
     lines = explain(result)
     assert lines[0].startswith("decode_tok_s regressed: ")
     text = "\n".join(lines)
