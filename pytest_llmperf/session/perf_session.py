@@ -1,4 +1,4 @@
-"""The state of an opted-in session in one process: the tests it collected, the servers they use, the verdicts on them."""
+"""An opted-in session in one process: the tests it collected, the servers they use, the verdicts on them."""
 
 from __future__ import annotations
 
