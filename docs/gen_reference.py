@@ -22,7 +22,7 @@ from pytest_llmperf import hookspecs, options, plugin
 from pytest_llmperf.cli import main
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.measure.limits import Limits
-from pytest_llmperf.measure.metrics import METRICS
+from pytest_llmperf.measure.metrics import METRICS, OF_THE_ENGINE
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.ab_fixture import Ab, AbPlan, AbResult
@@ -307,8 +307,10 @@ def _guards() -> str:
     )
     return f"""# Guards and limits
 
-A guard looks at what could have disturbed a measurement. One that trips makes the verdict *inconclusive* and says why;
-`--llmperf-ignore-guard NAME` shows it without that. A guard whose source is missing (no NVML, no counters) is silent.
+A guard looks at what could have disturbed a measurement. One that trips for a cause outside the server makes the
+verdict *inconclusive* and says why; `--llmperf-ignore-guard NAME` shows it without that. What the engine does to itself
+({", ".join(sorted(OF_THE_ENGINE))}) explains a loss and never excuses it: it is said beside the verdict. A guard
+whose source is missing (no NVML, no counters) is silent.
 
 {table(("guard", "trips when"), rows)}
 ## Limits

@@ -1,13 +1,14 @@
 """The verdict on one metric of one test: fresh launches, the stored series and a target in, a ``Result`` out.
 
-Order of precedence: an invalid measurement; a tripped guard, which makes the rest inconclusive; a target missed; what
-the gate says, or that there is nothing to compare with.
+Order of precedence: an invalid measurement; something outside the server that spoilt the measurement, which makes the
+rest inconclusive (a suspect is run on fresh launches first); a target missed; what the gate says, or that there is
+nothing to compare with. What the engine did to itself stands beside the verdict.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pytest_llmperf.baselines.provenance import differences
 from pytest_llmperf.baselines.series import Series, StoredLaunch, seconds
 from pytest_llmperf.baselines.speculative_loss import blame
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.metrics import Guard, Metric
+from pytest_llmperf.measure.metrics import OF_THE_ENGINE, Guard, Metric
 from pytest_llmperf.records.results import BaselineRef, LaunchValues, Result
 from pytest_llmperf.records.text import number, percent
 from pytest_llmperf.stats import Gate, Outcome, Prior, location, target_outcome
@@ -95,19 +96,24 @@ def verdict_of(
         result = _with_target(terms, deciding, result, prior)
     except ValueError as error:  # a level, target or max_regression that makes no sense
         raise ConfigError(f"{terms.nodeid}: {terms.metric.name} cannot be judged: {error}") from error
-    if tripped := _tripped(guards, [x.id for x in deciding]):
-        return MetricVerdict(replace(result, verdict="inconclusive", reasons=tripped + result.reasons))
+    launches = [x.id for x in deciding]
+    own = _lines((g for g in guards if g.tripped and not g.spoils), launches)
+    if result.verdict == "passed":
+        result = replace(result, notes=(*result.notes, *own))
+    else:
+        result = replace(result, reasons=(*result.reasons, *own))
+    spoilt = _lines((g for g in guards if g.spoils), launches)
+    result = replace(result, reasons=spoilt + result.reasons)
     if result.verdict == "suspect":
         return MetricVerdict(replace(result, verdict="inconclusive"), suspect=True)
-    return MetricVerdict(result)
+    return MetricVerdict(replace(result, verdict="inconclusive") if spoilt else result)
 
 
-def _tripped(guards: Sequence[Guard], launches: Sequence[str]) -> tuple[str, ...]:
+def _lines(tripped: Iterable[Guard], launches: Sequence[str]) -> tuple[str, ...]:
     """One line for each guard that tripped: where on several launches, their numbers and the worst one's evidence."""
     by_name: dict[str, list[Guard]] = {}
-    for guard in guards:
-        if guard.tripped:
-            by_name.setdefault(guard.name, []).append(guard)
+    for guard in tripped:
+        by_name.setdefault(guard.name, []).append(guard)
     return tuple(_said(found, launches) for found in by_name.values())
 
 
@@ -151,7 +157,7 @@ def _blank(
         target=terms.target,
         alpha=terms.alpha,
         launches=tuple(LaunchValues(i, v, location(v), role) for i, v, role in values if v),
-        guards=tuple(asdict(g) for g in guards),
+        guards=tuple({**asdict(g), "cause": "engine" if g.name in OF_THE_ENGINE else "host"} for g in guards),
         workload=dict(terms.workload),
         fingerprint=dict(terms.fingerprint.fields),
         provenance=dict(roles[-1][0].provenance) if roles else {},

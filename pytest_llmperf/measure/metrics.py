@@ -45,10 +45,15 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
+#: Guards on what the engine does to itself. They explain a loss; the others, whose cause lies outside the server, can
+#: make a verdict inconclusive.
+OF_THE_ENGINE = frozenset({"captured graphs", "drift", "preemptions", "queueing"})
+
+
 @dataclass(frozen=True)
 class Guard:
-    """One check that ran beside the measurement. ``tripped`` makes a verdict inconclusive; ``evidence`` says why.
-    ``launch`` is the id of the launch it ran on, once several are judged together."""
+    """One check that ran beside the measurement; ``evidence`` says why it ``tripped``. ``launch`` is the id of the
+    launch it ran on, once several are judged together."""
 
     name: str
     tripped: bool
@@ -57,6 +62,11 @@ class Guard:
     value: float | None = None
     limit: float | None = None
     launch: str = ""
+
+    @property
+    def spoils(self) -> bool:
+        """Something outside the server disturbed the measurement."""
+        return self.tripped and self.name not in OF_THE_ENGINE
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,6 @@ class Ab:
         self._prior = self._session.priors(server.launch, run.measurement.workload).of(metric, engine.launch_spread)
         ignored = self._session.options.ignore_guards
         for guard in run.measurement.guards:
-            if guard.tripped and guard.name not in ignored:
+            if guard.spoils and guard.name not in ignored:
                 self._tripped.setdefault(f"{side.label}: {guard.name}", []).append(guard.evidence)
         return run

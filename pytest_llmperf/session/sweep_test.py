@@ -209,7 +209,7 @@ def _disturbed(taken: Sequence[Taken], ignored: Sequence[str]) -> dict[str, str]
     found: dict[str, dict[str, str]] = {}
     for t in taken:
         for guard in t.measurement.guards:
-            if guard.tripped and guard.name not in ignored:
+            if guard.spoils and guard.name not in ignored:
                 found.setdefault(t.name, {}).setdefault(guard.name, guard.evidence)
     return {name: "; ".join(f"{g}: {evidence}" for g, evidence in guards.items()) for name, guards in found.items()}
 

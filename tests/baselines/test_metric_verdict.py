@@ -139,14 +139,35 @@ def test_a_met_target_does_not_excuse_a_regression() -> None:
     assert judged([at(60.0)], terms=replace(TERMS, target=50.0)).result.verdict == "regressed"
 
 
-@pytest.mark.parametrize("value", [82.4, 60.0, 99.0])
-def test_a_tripped_guard_makes_any_verdict_inconclusive(value: float) -> None:
-    guard = Guard("gpu clock", True, "1980 -> 480 MHz", "cool the card", 480, 1800)
+SPOILT = Guard("gpu clock", True, "1980 -> 480 MHz", "cool the card", 480, 1800)
+
+
+@pytest.mark.parametrize("value", [82.4, 99.0])
+def test_what_spoilt_a_measurement_from_outside_makes_its_verdict_inconclusive(value: float) -> None:
     calm = Guard("host load", False, "0.1 of 2 cores")
-    judgement = judged([at(value)], guards=[calm, guard])
-    assert (judgement.result.verdict, judgement.suspect) == ("inconclusive", False)
-    assert judgement.result.reasons[0] == "gpu clock: 1980 -> 480 MHz; cool the card"
-    assert len(judgement.result.guards) == 2
+    found = judged([at(value)], guards=[calm, SPOILT])
+    assert (found.result.verdict, found.suspect) == ("inconclusive", False)
+    assert found.result.reasons[0] == "gpu clock: 1980 -> 480 MHz; cool the card"
+    assert [g["cause"] for g in found.result.guards] == ["host", "host"]
+
+
+def test_a_spoilt_suspect_is_measured_once_more_before_it_is_inconclusive() -> None:
+    first = judged([at(79.0)], guards=[SPOILT])
+    assert (first.result.verdict, first.suspect) == ("inconclusive", True)
+    fresh = [at(78.9, 101), at(79.1, 102)]
+    assert judged([at(79.0)], fresh).result.verdict == "regressed"  # the fresh launches had nothing in their way
+    again = judged([at(79.0)], fresh, guards=[SPOILT])
+    assert (again.result.verdict, again.suspect) == ("inconclusive", False)
+
+
+@pytest.mark.parametrize("name", ["captured graphs", "preemptions", "queueing", "drift"])
+def test_what_an_engine_does_to_itself_explains_a_loss_and_never_excuses_it(name: str) -> None:
+    guard = Guard(name, True, "12 of them", "give it more memory")
+    lost = judged([at(60.0)], [at(59.0, 101), at(60.0, 102)], guards=[guard]).result
+    assert (lost.verdict, lost.reasons[-1]) == ("regressed", f"{name}: 12 of them; give it more memory")
+    assert lost.guards[0]["cause"] == "engine"
+    fine = judged([at(82.4)], guards=[guard]).result
+    assert (fine.verdict, fine.notes[-1]) == ("passed", f"{name}: 12 of them; give it more memory")
 
 
 def test_a_guard_that_tripped_on_several_launches_is_said_once() -> None:

@@ -123,23 +123,33 @@ def test_invalid_on_a_later_launch(recorded: Project, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("then", ["skip", "fail"])
-def test_inconclusive(recorded: Project, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
-    """A guard has tripped: skipped with a loud line, or failed, and in no case stored."""
-    monkeypatch.setenv("FAKE_PREEMPTIONS", "2@5")
+def test_inconclusive(recorded: Project, then: str) -> None:
+    """Something outside the server was in the way: skipped with a loud line, or failed, and in no case stored."""
+    stranger = "llm_server.client.completions.create(model='fake-model', prompt='x', max_tokens=2000, stream=True)"
+    recorded.suite(SUITE.replace("    run = ", f"    stranger = {stranger}\n    run = "))
     before = recorded.baselines
     result = recorded.run_here("--llmperf-inconclusive", then, "--update-baselines", "-rs")
     if then == "skip":
         assert result.ret == 0
         result.assert_outcomes(skipped=1)
-        result.stdout.fnmatch_lines(["SKIPPED *test_perf.py:*: inconclusive: decode_tok_s: preemptions: *"])
+        result.stdout.fnmatch_lines(["SKIPPED *test_perf.py:*: inconclusive: decode_tok_s: other traffic: *"])
     else:
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["E *decode_tok_s inconclusive: preemptions: *"])
+        result.stdout.fnmatch_lines(["E *decode_tok_s inconclusive: other traffic: *"])
     result.stdout.fnmatch_lines(["*! INCONCLUSIVE: 1 result not judged*test_decode*"])
     assert recorded.result["verdict"] == "inconclusive"
     assert recorded.baselines == before
     assert "refused: test_perf.py::test_decode [sglang]: not recorded: decode_tok_s inconclusive" in recorded.messages
+
+
+def test_what_the_engine_does_to_itself_is_no_excuse(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_PREEMPTIONS", "2@5")
+    monkeypatch.setenv("FAKE_ITL_MS", "8")
+    result = recorded.run_here()
+    result.assert_outcomes(failed=1)
+    assert recorded.result["verdict"] == "regressed"
+    result.stdout.fnmatch_lines(["*preemptions*2 requests were preempted or retracted*"])
 
 
 def test_an_ignored_guard_is_shown_and_does_not_count(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
