@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome, delay_p99_ms
+from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import Measurement, Warmup
 from pytest_llmperf.measure.run import Run, record
 from pytest_llmperf.measure.workloads import Workload
@@ -29,14 +30,31 @@ def failed(connection: Connection, workload: Workload, warmup: Warmup, outcomes:
     return Run(measurement, [record(o) for o in outcomes])
 
 
+def unknown_rates(outcomes: Sequence[RequestOutcome], limits: Limits) -> list[str]:
+    """Why decode rates must not count whose first chunk holds an unknown number of tokens: too wide bounds."""
+    wide = [o for o in outcomes if o.timing and o.timing.slack > limits.first_chunk]
+    if not wide:
+        return []
+    chunks, tokens = len(wide[0].answer.at_ns), wide[0].answer.completion_tokens or 0
+    return [
+        f"request {wide[0].call.id}: its first chunk holds 1 to {tokens - chunks + 1} of {tokens} tokens, so its "
+        f"decode rate is known to {max(o.timing.slack for o in wide if o.timing):.0%} only ({len(wide)} of "
+        f"{len(outcomes)} requests are like this): let the engine send usage with every chunk "
+        "(stream_options.continuous_usage_stats)"
+    ]
+
+
 def run_notes(outcomes: Sequence[RequestOutcome], warmup: Warmup) -> list[str]:
     """Things worth saying that change nothing."""
     notes = []
     if not warmup.steady:
         notes.append(f"not steady after {warmup.requests} warm-up requests in {warmup.seconds:.0f} s")
-    guessed = sum(o.timing is not None and not o.timing.exact for o in outcomes)
-    if guessed:
-        notes.append(f"tokens per chunk unknown in {guessed} of {len(outcomes)} requests: n_1 taken as ceil(N/m)")
+    slack = [o.timing.slack for o in outcomes if o.timing and o.timing.slack]
+    if slack:
+        notes.append(
+            f"tokens of the first chunk unknown in {len(slack)} of {len(outcomes)} requests: their decode rate is "
+            f"known to {max(slack) / 2:.2%} either way, and a blank first token is in no TTFT"
+        )
     chunks, tokens = chunks_and_tokens(outcomes)
     if chunks and tokens / chunks >= _SEVERAL:
         notes.append(f"{tokens / chunks:.2f} tokens in a chunk")

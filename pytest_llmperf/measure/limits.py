@@ -30,6 +30,9 @@ class Limits:
     """Prompt tokens a request may find in the cache: a BOS token and a first token met by chance."""
     cached_share: float = 0.01
 
+    first_chunk: float = 0.02
+    """How far apart the bounds of a decode rate may lie whose first chunk holds an unknown number of tokens."""
+
     # guards
     client_delay: float = 0.5
     """Share of the ITL that the user-minus-kernel delay p99 may reach. The delay is in no value, since values rest on

@@ -22,7 +22,7 @@ from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome, finish
 from pytest_llmperf.measure.client.swarm import Finished, Swarm
 from pytest_llmperf.measure.client.timing import pace
-from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
+from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes, unknown_rates
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup
@@ -162,7 +162,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
     work, limits = asker.workload, asker.limits
     outcomes = [e.outcome for e in ended]
     guards, problems, evidence = watch.conclude(outcomes)
-    invalid = [*reasons(outcomes), *problems]
+    invalid = [*reasons(outcomes), *unknown_rates(outcomes, limits), *problems]
     values: dict[str, float] = {}
     if not ended:
         invalid.append("no request was sent: raise requests, seconds or rate")

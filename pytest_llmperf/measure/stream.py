@@ -18,7 +18,7 @@ from pytest_llmperf.measure.client.compiler import Call
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.client.timing import Timing, pace
-from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes
+from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes, unknown_rates
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup
@@ -154,7 +154,7 @@ def _conclude(
         values=values,
         warmup=warmup,
         guards=tuple(guards),
-        invalid=(*reasons(outcomes), *problems),
+        invalid=(*reasons(outcomes), *unknown_rates(outcomes, limits), *problems),
         notes=tuple(notes),
         evidence={
             **asker.evidence,

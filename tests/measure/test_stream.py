@@ -71,15 +71,21 @@ def test_usage_in_every_chunk_is_asked_for_when_chunks_are_not_tokens(
     assert not plain.measurement.evidence["continuous_usage"]
 
 
-def test_an_unknown_first_chunk_is_said(fake_server: StartFake, measure: Measure) -> None:
+@pytest.mark.parametrize(("tokens", "invalid"), [("4", True), (",".join(["1"] * 60 + ["2"]), False)])
+def test_an_unknown_first_chunk_is_bounded_or_invalid(
+    fake_server: StartFake, measure: Measure, tokens: str, invalid: bool
+) -> None:
     class Silent(VLLM):
         traits = replace(VLLM.traits, continuous_usage=False)
 
-    server = fake_server("vllm", env={"FAKE_ITL_MS": 4, "FAKE_TOKENS_PER_CHUNK": 4})
-    run = measure(server, connection={"engine": Silent()})
-    assert any("n_1 taken as ceil(N/m)" in note for note in run.measurement.notes)
-    assert "4.00 tokens in a chunk" in run.measurement.notes
-    assert run.decode_tok_s == pytest.approx(250, rel=0.1)
+    server = fake_server("vllm", env={"FAKE_ITL_MS": 2, "FAKE_TOKENS_PER_CHUNK": tokens})
+    run = measure(server, connection={"engine": Silent()}, output_tokens=110 if not invalid else 24)
+    assert any("tokens of the first chunk unknown" in note for note in run.measurement.notes)
+    if invalid:
+        [why] = run.measurement.invalid
+        assert "its first chunk holds 1 to 19 of 24 tokens, so its decode rate is known to 360% only" in why
+    else:
+        assert run.decode_tok_s == pytest.approx(500, rel=0.1)
 
 
 @pytest.mark.parametrize("interval", [1, 4])

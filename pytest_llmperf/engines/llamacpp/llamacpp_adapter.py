@@ -103,7 +103,8 @@ class LlamaCpp(Engine):
         return found
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
-        return {"ignore_eos": True, "cache_prompt": bool(config.prefix_cache)}
+        # in every chunk the tokens so far: what other engines say in usage
+        return {"ignore_eos": True, "cache_prompt": bool(config.prefix_cache), "timings_per_token": True}
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         props = probe.json("/props")

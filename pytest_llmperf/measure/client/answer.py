@@ -4,10 +4,12 @@ Tokens are counted by the server's usage, never by chunks. A chunk carries a tok
 message's content, reasoning, a refusal or a part of a tool call. A first chunk with only a role is none, and neither
 are chunks with only usage. Two refinements where chunks and tokens part:
 
-- *usage in every chunk* (``continuous_usage_stats``) says exactly which chunks carried how many tokens;
+- *usage in every chunk* (``continuous_usage_stats``; llama.cpp's ``timings_per_token``) says exactly which chunks
+  carried how many tokens;
 - a special token shows as an empty text. An empty chunk between the first content and the finish is taken for a
   token's arrival as long as usage counts more tokens than there are chunks; an empty chunk that carries the finish
-  only when that makes chunks and tokens equal (elsewhere the finish has a chunk of its own).
+  only when that makes chunks and tokens equal (elsewhere the finish has a chunk of its own) and no empty chunk came
+  before the first content, which may have been the missing token as well.
 """
 
 from __future__ import annotations
@@ -86,8 +88,9 @@ def read_answer(events: Sequence[Event]) -> Answer:
             seen.last_finishes = finish is not None
         if this_usage := _object(body.get("usage")):
             usage, completion = this_usage, _count(this_usage.get("completion_tokens"))
-            if completion is not None:
-                seen.counts[i] = completion
+        so_far = _count(this_usage.get("completion_tokens", _object(body.get("timings")).get("predicted_n")))
+        if so_far is not None:
+            seen.counts[i] = so_far
         model, id_ = _text(body.get("model")) or model, _text(body.get("id")) or id_
     details = _object(usage.get("prompt_tokens_details"))
     tokens = _by_usage(seen, completion)
@@ -151,7 +154,8 @@ def _carriers(seen: _Seen, total: int | None) -> list[int]:
         return []
     missing = max((total or 0) - len(seen.content), 0)
     blanks = [i for i in seen.blank if i > seen.content[0]]
-    if blanks and seen.last_finishes and len(blanks) != missing:
+    leading = len(blanks) < len(seen.blank)
+    if blanks and seen.last_finishes and (leading or len(blanks) != missing):
         blanks.pop()
     return sorted(seen.content + blanks[:missing])
 

@@ -137,5 +137,5 @@ class Asker:
 
     def learn(self, outcome: RequestOutcome) -> None:
         """Ask for usage in every chunk from now on when chunks were not tokens and the engine offers it."""
-        if outcome.timing is not None and not outcome.timing.exact:
+        if outcome.timing is not None and outcome.timing.slack:
             self.continuous_usage = self.connection.engine.traits.continuous_usage

@@ -17,11 +17,12 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Timing:
     """One valid request. ``at`` (m,): arrivals in ms after the request was sent, ascending; ``tokens`` (m,): tokens in
-    each, whole numbers when known, an even share otherwise. ``exact`` says that n_1 is known."""
+    each, whole numbers when known, a share otherwise. ``slack``: how far apart the bounds of the decode rate lie, as a
+    fraction of the lower one; 0 when n_1 is known."""
 
     at: Floats
     tokens: Floats
-    exact: bool
+    slack: float = 0.0
 
     @property
     def total(self) -> float:
@@ -81,8 +82,8 @@ def weighted_percentiles(values: Floats, weights: Floats, percents: Sequence[flo
 def timing(answer: Answer, sent_ns: int) -> Timing:
     """Times of an answer whose usage is known. Raises ``ValueError`` when it has no chunk or no usage.
 
-    Without usage in every chunk, n_1 = ceil(N/m) and the rest is spread evenly over the other chunks. Chunks that
-    arrived together (one segment) are one arrival of all their tokens.
+    Without usage in every chunk n_1 lies between 1 and N - m + 1: the middle is taken, and the rest spread evenly over
+    the other chunks. Chunks that arrived together (one segment) are one arrival of all their tokens.
     """
     total, m = answer.completion_tokens, len(answer.at_ns)
     if not total or not m:
@@ -91,9 +92,12 @@ def timing(answer: Answer, sent_ns: int) -> Timing:
     if answer.tokens is not None:
         tokens = np.array(answer.tokens, dtype=float)
     else:
-        first = math.ceil(total / m)
+        first = 1 + (total - m) / 2
         tokens = np.array([first, *[(total - first) / max(m - 1, 1)] * (m - 1)], dtype=float)
     later = np.ones(m, dtype=bool)
     later[1:] = at[1:] > at[:-1]
     starts = np.flatnonzero(later)
-    return Timing(at[starts], np.add.reduceat(tokens, starts), answer.tokens is not None or m == total)
+    together = int(starts[1]) if len(starts) > 1 else m  # chunks of the first arrival
+    unknown = 0 if answer.tokens is not None else total - m
+    slack = unknown / (m - together) if m > together else 0.0
+    return Timing(at[starts], np.add.reduceat(tokens, starts), slack)
