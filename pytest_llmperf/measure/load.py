@@ -27,9 +27,9 @@ from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup
 from pytest_llmperf.measure.prompts import PromptLedger
-from pytest_llmperf.measure.run import Run, record
-from pytest_llmperf.measure.steady import is_steady
-from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, slices, window_values
+from pytest_llmperf.measure.run import Run, launch_value, record
+from pytest_llmperf.measure.steady import hiccups, is_steady
+from pytest_llmperf.measure.window import Ended, closed_window, open_window, queue_guard, window_values
 from pytest_llmperf.measure.workloads import Workload
 
 
@@ -163,7 +163,8 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
     outcomes = [e.outcome for e in ended]
     guards, problems, evidence = watch.conclude(outcomes)
     invalid = [*reasons(outcomes), *unknown_rates(outcomes, limits), *problems]
-    values: dict[str, float] = {}
+    values: dict[str, tuple[float, ...]] = {}
+    notes = run_notes(outcomes, warmup)
     if not ended:
         invalid.append("no request was sent: raise requests, seconds or rate")
     elif not any(o.problems for o in outcomes):
@@ -173,20 +174,23 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
         else:
             values = window_values(outcomes, window)
             evidence["window_s"] = window.seconds
-            guards += delay_guard(outcomes, values.get("itl_p50_ms", math.nan), limits)
-            guards += drift_guard(slices(outcomes, window), limits, on_cpu=not asker.connection.engine.uses_gpu)
+            guards += delay_guard(outcomes, launch_value(values.get("itl_p50_ms", (math.nan,))), limits)
+            guards += drift_guard(values["output_tok_s"], limits, on_cpu=not asker.connection.engine.uses_gpu)
             guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
             if work.rate is None:
                 guards.append(queue_guard(outcomes, work.concurrency))
-            values |= speculation(watch.delta, values.get("stream_tok_s", math.nan))
+            said = speculation(watch.delta, launch_value(values.get("stream_tok_s", (math.nan,))))
+            values |= {name: (value,) for name, value in said.items()}
+            for index, away in hiccups(values["output_tok_s"]):
+                notes.append(f"part {index + 1} of the window was {away:+.1%} off the median rate")
     measurement = Measurement(
         launch_id=asker.connection.launch_id,
         workload=work,
-        values={name: (value,) for name, value in values.items()},
+        values=values,
         warmup=warmup,
         guards=tuple(guards),
         invalid=tuple(invalid),
-        notes=tuple(run_notes(outcomes, warmup)),
+        notes=tuple(notes),
         evidence={**asker.evidence, **client_evidence(outcomes, watch.client_s), **evidence, **_spread(ended)},
     )
     return Run(measurement, [record(o) for o in outcomes])

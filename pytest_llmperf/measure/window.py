@@ -56,51 +56,75 @@ def open_window(ended: Sequence[Ended]) -> Window | None:
     return Window(start, end) if end > start else None
 
 
-def window_values(outcomes: Sequence[RequestOutcome], window: Window) -> dict[str, float]:
-    """Metrics over the window.
+def window_values(outcomes: Sequence[RequestOutcome], window: Window) -> dict[str, tuple[float, ...]]:
+    """Metrics over the window: rates and the median gap once for each of its ``slices``, so that a stall in one of them
+    moves the launch's value little and is seen; the rest once.
 
-    ``output_tok_s``: tokens that arrived in it / its length. ``stream_tok_s``: tokens after the first chunk of each
-    stream inside it / time from that first to its last chunk, summed over streams before dividing, so each counts by
-    its time. ITL: pooled over the per-token gaps inside. ``ttft_ms``, ``e2e_ms``: medians of the requests sent inside
+    ``output_tok_s``: tokens that arrived / time. ``stream_tok_s``: tokens after the first chunk of each stream inside
+    the window / time from that first to its last chunk, summed over streams before dividing, so each counts by its
+    time. ITL: pooled over the per-token gaps inside. ``ttft_ms``, ``e2e_ms``: medians of the requests sent inside
     (of all, when none was: the streams then start together only).
     """
-    tokens = decoded = span = 0.0
-    gaps: list[Floats] = []
-    weights: list[Floats] = []
-    for outcome in outcomes:
-        times = outcome.timing
-        if times is None:
-            continue
-        at = outcome.sent_ns + times.at * 1e6
-        inside = (at > window.start_ns) & (at <= window.end_ns)
-        tokens += float(times.tokens[inside].sum())
-        mine, counts = at[inside], times.tokens[inside]
-        if len(mine) > 1:
-            decoded += float(counts[1:].sum())
-            span += float(mine[-1] - mine[0]) / 1e9
-            gaps.append(np.diff(mine) / 1e6 / counts[1:])
-            weights.append(counts[1:])
-    values = {"output_tok_s": tokens / window.seconds}
-    if span > 0:
-        rate = decoded / span
-        p50, p99 = weighted_percentiles(np.concatenate(gaps), np.concatenate(weights), (50, 99))
-        values |= {"stream_tok_s": rate, "tpot_ms": 1e3 / rate, "itl_p50_ms": p50, "itl_p99_ms": p99}
+    streams = [_Stream.of(o, window) for o in outcomes if o.timing is not None]
+    parts = slices(streams, window)
+    values = {"output_tok_s": tuple(sum(s.tokens_in(part) for s in streams) / part.seconds for part in parts)}
+    paced = [_gaps(streams, part) for part in parts]
+    if all(gaps.size for gaps, _, _ in paced):
+        rates = tuple(float(weights.sum()) / span for _, weights, span in paced)
+        gaps, weights, _ = _gaps(streams, window)
+        values |= {
+            "stream_tok_s": rates,
+            "tpot_ms": tuple(1e3 / rate for rate in rates),
+            "itl_p50_ms": tuple(weighted_percentiles(g, w, (50,))[0] for g, w, _ in paced),
+            "itl_p99_ms": weighted_percentiles(gaps, weights, (99,)),
+        }
     timed = [o for o in outcomes if o.timing is not None]
     sent_inside = [o for o in timed if window.start_ns <= o.sent_ns <= window.end_ns] or timed
-    values["ttft_ms"] = float(np.median([o.timing.ttft_ms for o in sent_inside if o.timing]))
-    values["e2e_ms"] = float(np.median([o.timing.e2e_ms for o in sent_inside if o.timing]))
+    values["ttft_ms"] = (float(np.median([o.timing.ttft_ms for o in sent_inside if o.timing])),)
+    values["e2e_ms"] = (float(np.median([o.timing.e2e_ms for o in sent_inside if o.timing])),)
     return values
 
 
-def slices(outcomes: Sequence[RequestOutcome], window: Window, count: int = 8) -> list[float]:
-    """Tokens per second of all streams in each of ``count`` equal parts of the window."""
-    edges = np.linspace(window.start_ns, window.end_ns, count + 1)
-    total = np.zeros(count)
-    for outcome in outcomes:
-        if outcome.timing is not None:
-            at = outcome.sent_ns + outcome.timing.at * 1e6
-            total += np.histogram(at, edges, weights=outcome.timing.tokens)[0]
-    return [float(n) / (window.seconds / count) for n in total]
+@dataclass(frozen=True)
+class _Stream:
+    """Arrivals of one request inside the window (monotonic ns) and the tokens in each."""
+
+    at: Floats
+    tokens: Floats
+
+    @classmethod
+    def of(cls, outcome: RequestOutcome, window: Window) -> _Stream:
+        assert outcome.timing is not None
+        at = outcome.sent_ns + outcome.timing.at * 1e6
+        inside = (at > window.start_ns) & (at <= window.end_ns)
+        return cls(at[inside], outcome.timing.tokens[inside])
+
+    def tokens_in(self, part: Window) -> float:
+        return float(self.tokens[(self.at > part.start_ns) & (self.at <= part.end_ns)].sum())
+
+
+def _gaps(streams: Sequence[_Stream], part: Window) -> tuple[Floats, Floats, float]:
+    """Per-token gaps (ms) that end in ``part``, their tokens, and the seconds that they take together."""
+    gaps: list[Floats] = []
+    weights: list[Floats] = []
+    for stream in streams:
+        ends = (stream.at[1:] > part.start_ns) & (stream.at[1:] <= part.end_ns)
+        gaps.append((np.diff(stream.at) / 1e6)[ends])
+        weights.append(stream.tokens[1:][ends])
+    every, counts = np.concatenate(gaps), np.concatenate(weights)
+    return every / counts, counts, float(every.sum()) / 1e3
+
+
+def slices(streams: Sequence[_Stream], window: Window, count: int = 5) -> list[Window]:
+    """``count`` parts of the window with about as many tokens each, cut where tokens arrived: streams that decode in
+    step then have whole steps in every part. Fewer where fewer moments tell them apart."""
+    at = np.concatenate([s.at for s in streams])
+    order = np.argsort(at, kind="stable")
+    so_far = np.cumsum(np.concatenate([s.tokens for s in streams])[order])
+    wanted = so_far[-1] * np.arange(1, count) / count
+    cuts = at[order][np.searchsorted(so_far, wanted)]
+    edges = np.unique([window.start_ns, *np.rint(cuts).astype(np.int64), window.end_ns])
+    return [Window(int(a), int(b)) for a, b in itertools.pairwise(edges)]
 
 
 def queue_guard(outcomes: Sequence[RequestOutcome], streams: int) -> Guard:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from pytest_llmperf.errors import ServerDiedError
+from pytest_llmperf.measure.client.answer import Answer
+from pytest_llmperf.measure.client.compiler import Call
+from pytest_llmperf.measure.client.request_outcome import RequestOutcome
+from pytest_llmperf.measure.client.timing import Timing
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.load import load
-from pytest_llmperf.measure.run import Run
+from pytest_llmperf.measure.run import Run, launch_value
+from pytest_llmperf.measure.steady import hiccups
+from pytest_llmperf.measure.window import Window, window_values
 from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import FakeServer, StartFake
 from tests.measure.conftest import connection_to
@@ -133,3 +140,24 @@ def test_speculation_is_counted_over_the_window(fake_server: StartFake) -> None:
     assert run.acceptance_length == pytest.approx(2.5)
     assert run.acceptance_rate == pytest.approx(1.5 / 4)
     assert run.steps_s == pytest.approx(200, rel=0.1)
+
+
+def outcome(start_ms: float, at_ms: Sequence[float]) -> RequestOutcome:
+    """A request sent at ``start_ms`` whose tokens came one by one, ``at_ms`` after it."""
+    at = np.asarray(at_ms, dtype=float)
+    at_ns = tuple(int((start_ms + x) * 1e6) for x in at)
+    answer = Answer(at_ns, completion_tokens=len(at))
+    return RequestOutcome(cast(Call, None), int(start_ms * 1e6), answer, Timing(at, np.ones(len(at))), ())
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_a_stall_moves_one_part_of_the_window_and_not_the_launch(stalled: bool) -> None:
+    """Four streams at 100 tok/s; all of them stand still for half a second of the two and a half that are measured."""
+    at = np.arange(1, 251) * 10.0
+    at[120:] += 500.0 if stalled else 0.0
+    values = window_values([outcome(n, at) for n in range(4)], Window(0, int((at[-1] + 4) * 1e6)))
+    assert launch_value(values["output_tok_s"]) == pytest.approx(400, rel=0.03)
+    assert launch_value(values["stream_tok_s"]) == pytest.approx(100, rel=0.03)
+    assert sum(v < 350 for v in values["output_tok_s"]) == stalled
+    assert values["itl_p50_ms"] == pytest.approx((10,) * 5)
+    assert bool(hiccups(values["output_tok_s"])) == stalled
