@@ -23,6 +23,11 @@ SCHEMA = 1
 #: Provenance that changes from one recording to the next: written with its launch, so that the rest can be shared.
 _OWN = "commit"
 _HEAD = "# Accepted launches of one test on one kind of machine. Commit this file; write it with --update-baselines.\n"
+_CONFLICT = ("<<<<<<< ", ">>>>>>> ")
+_RESOLVE = (
+    "keep one side (git checkout --ours FILE) and add the other's launches with `llmperf baselines merge`, or record "
+    "again with --update-baselines"
+)
 _REPAIR = "restore it from version control, or delete it and record again with --update-baselines"
 
 
@@ -71,11 +76,15 @@ def _name(facts: Mapping[str, str]) -> str:
 
 def parse(text: str, where: str) -> Series:
     """The series in ``text``. Raises ``BaselineError`` that names ``where``, what is wrong and what to do."""
+    if not text.strip():
+        raise BaselineError(f"{where} is empty; {_REPAIR}")
     try:
         data = tomli.loads(text)
-    except (tomli.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError is one, and so is a number of too many digits
+        if any(line.startswith(_CONFLICT) for line in text.splitlines()):
+            raise BaselineError(f"{where} holds the marks of a git conflict; {_RESOLVE}") from error
         raise BaselineError(f"{where} is not valid TOML ({error}); {_REPAIR}") from error
-    if data.get("schema") != SCHEMA:
+    if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
         raise BaselineError(
             f"{where} has schema {data.get('schema')!r} and this version reads {SCHEMA}; "
             "install the version that wrote it, or delete it and record again with --update-baselines"
@@ -170,4 +179,7 @@ def _tables(data: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, 
 def _numbers(values: Any, where: str) -> tuple[float, ...]:
     if not isinstance(values, list) or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
         raise MalformedError(f"{where} must be a list of numbers, not {values!r}")
-    return tuple(float(v) for v in values)
+    try:
+        return tuple(float(v) for v in values)
+    except OverflowError:
+        raise MalformedError(f"{where} holds a number beyond any measurement") from None

@@ -172,10 +172,13 @@ def _launch_of(t: str) -> str:
 
 
 BROKEN: list[tuple[str, Callable[[str], str], str]] = [
-    ("empty", lambda t: "", "schema None"),
+    ("empty", lambda t: "", "is empty"),
     ("cut off", lambda t: t[: len(t) // 2].rstrip() + "\nx = [", "not valid TOML"),
-    ("merge conflict", lambda t: t.replace("[[epochs]]", "<<<<<<< ours\n[[epochs]]", 1), "not valid TOML"),
+    ("merge conflict", lambda t: t.replace("[[epochs]]", "<<<<<<< ours\n[[epochs]]", 1), "git conflict"),
     ("other schema", lambda t: t.replace("schema = 1", "schema = 2"), "schema 2"),
+    ("schema true", lambda t: t.replace("schema = 1", "schema = true"), "schema True"),
+    ("400 digits", lambda t: t.replace("82.5,", f"{'9' * 400},"), "beyond any measurement"),
+    ("5000 digits", lambda t: t.replace("82.5,", f"{'9' * 5000},"), "not valid TOML"),
     ("unknown key", lambda t: t.replace("schema = 1", "schema = 1\nthreshold = 5"), "unknown key 'threshold'"),
     ("unknown launch key", lambda t: t.replace('host = "h1"', 'host = "h1"\nnode = "x"'), "unknown key 'node'"),
     ("zero", lambda t: t.replace("82.5]", "0]").replace("82.5,", "0,"), "decode_tok_s holds 0"),
