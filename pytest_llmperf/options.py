@@ -7,7 +7,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ import pytest
 from pytest_llmperf.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.base import EngineSettings
+    from pytest_llmperf.engines.settings import EngineSettings
     from pytest_llmperf.tuning.presets import Presets
 
 
@@ -153,6 +153,7 @@ class Options:
     @classmethod
     def from_pytest_config(cls, config: pytest.Config) -> Options:
         """Raises ``ConfigError`` that names the wrong key and the right ones."""
+        from pytest_llmperf.engines.settings import engine_settings
         from pytest_llmperf.tuning.presets import load_presets
 
         where, table = _project_table(config.rootpath)
@@ -165,7 +166,7 @@ class Options:
             said=frozenset(s.name for s in OPTIONS if config.getoption(f"llmperf_{s.name}") is not None),
             update=config.getoption("llmperf_update"),
             ci=os.environ.get("CI", "").lower() not in ("", "0", "false"),
-            engines={k: _engine_settings(k, v, where) for k, v in _table(table, "engines", where).items()},
+            engines={k: engine_settings(k, v, where) for k, v in _table(table, "engines", where).items()},
             profiles={k: dict(_as_table(v, k, where)) for k, v in _table(table, "profiles", where).items()},
             presets=load_presets(_table(table, "presets", where), f"{where}: presets"),
         )
@@ -265,38 +266,3 @@ def _number(option: Option, value: Any, where: str) -> int | float:
     if option.below is not None and number >= option.below:
         raise ConfigError(f"{where}: {value!r} is not below {option.below:g} (it is a fraction)")
     return int(number) if option.type is int else number
-
-
-def _engine_settings(name: str, table: Any, where: str) -> EngineSettings:
-    from pytest_llmperf.engines.base import EngineSettings
-
-    where = f"{where}: engines.{name}"
-    if not isinstance(table, Mapping):
-        raise ConfigError(f"{where} must be a table, not {type(table).__name__}")
-    known = {f.name for f in fields(EngineSettings)}
-    for key, value in table.items():
-        if key not in known:
-            raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
-        _check_setting(key, value, f"{where}.{key}")
-    values = dict(table)
-    if "command" in values:
-        values["command"] = tuple(values["command"])
-    values["env"] = {k: str(v) for k, v in values.get("env", {}).items()}
-    return EngineSettings(**values)
-
-
-def _check_setting(key: str, value: Any, where: str) -> None:
-    if key == "command":
-        good = isinstance(value, list) and bool(value) and all(isinstance(x, str) for x in value)
-        wanted = 'a list of words, like ["python", "-m", "server"]'
-    elif key == "env":
-        good = isinstance(value, Mapping) and all(type(v) in (str, int, float) for v in value.values())
-        wanted = "a table of texts"
-    elif key == "port":
-        good, wanted = type(value) is int and 0 < value < 65536, "a port, 1 to 65535"
-    elif key == "remote":
-        good, wanted = isinstance(value, bool), "true or false"
-    else:
-        good, wanted = isinstance(value, str) and bool(value), "text"
-    if not good:
-        raise ConfigError(f"{where} must be {wanted}, not {value!r}")

@@ -5,33 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from pytest_llmperf.engines.base import Command, EffectiveConfig, Endpoint, Engine, EngineSettings, Probe, RequestTraits
+from pytest_llmperf.engines.base import EffectiveConfig, Engine, Probe, RequestTraits, Spelling, Starting, Translation
 from pytest_llmperf.server_config import ServerConfig
 
 
 class TensorRTLLM(Engine):
     name = "trtllm"
-    portable = frozenset({"tokenizer", "tp", "pp", "max_running_requests", "context_length", "nccl"})
+    program = ("trtllm-serve", "serve")
+    spelling = Spelling(dashes=False)  # --tp_size
+    flags: ClassVar[Mapping[str, Translation]] = {
+        "tokenizer": "tokenizer",
+        "tp": "tp_size",
+        "pp": "pp_size",
+        "max_running_requests": "max_batch_size",
+        "context_length": "max_seq_len",
+    }
     metrics_path = None  # its /metrics is JSON about iterations, not Prometheus
-    traits = RequestTraits(token_ids=True, continuous_usage=True, cached_in_usage=True)
+    traits = RequestTraits(token_ids=True, continuous_usage=True)
     progress_patterns = ((re.compile("weights", re.IGNORECASE), "loading weights"),)
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        own = {
-            "host": settings.bind,
-            "port": endpoint.port,
-            "tokenizer": config.tokenizer,
-            "tp_size": config.tp,
-            "pp_size": config.pp,
-            "max_batch_size": config.max_running_requests,
-            "max_seq_len": config.context_length,
-        }
-        program = settings.command or ("trtllm-serve", "serve")
-        return Command((*program, config.model, *_flags(own | dict(config.flags))), {**config.nccl, **config.env})
+    def own_words(self, start: Starting) -> tuple[str, ...]:
+        return (start.model,)
+
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        return {"host": start.settings.bind, "port": start.endpoint.port}
 
     def model_name(self, config: ServerConfig) -> str:
         return Path(config.model).name if Path(config.model).is_dir() else config.model
@@ -39,12 +40,6 @@ class TensorRTLLM(Engine):
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         version = (probe.json("/version") or {}).get("version")
         return EffectiveConfig(engine_version=version, sources={"engine_version": "/version"} if version else {})
-
-
-def _flags(flags: Mapping[str, Any]) -> list[str]:
-    """``--tp_size 2``: this engine spells flags with underscores, and switches without a value."""
-    given = {f"--{name}": value for name, value in flags.items() if value is not None and value is not False}
-    return [word for flag, value in given.items() for word in ((flag,) if value is True else (flag, str(value)))]
 
 
 @pytest.hookimpl

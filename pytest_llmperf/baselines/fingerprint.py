@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmperf import models
 from pytest_llmperf.hardware import Hardware, interconnect
 from pytest_llmperf.measure.metrics import DEFINITIONS
-from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig, mask, without_login
 
 #: Prefixes of the fields that describe the server and the workload; every other field describes the hardware.
@@ -80,8 +80,8 @@ def of(
     if pool:
         fields["pool"] = pool
     fields["definitions"] = str(definitions)
-    if config.model == tiny_model.NAME:
-        fields["tiny model"] = f"recipe {tiny_model.RECIPE}"
+    if config.model == models.TINY:
+        fields["tiny model"] = f"recipe {models.RECIPE}"
     fields.update(_flat(SERVER, config.canonical()))
     fields.update(_flat(WORKLOAD, workload))
     fields.update(_flat("", mask(extra or {})))

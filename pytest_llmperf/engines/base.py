@@ -1,7 +1,8 @@
-"""What an engine adapter must know: command line, readiness, effective config, request extras, counters.
+"""What an engine adapter must know: flags, readiness, effective config, request extras, counters.
 
-An adapter is pure knowledge. It starts nothing, reads no socket and keeps no state: the server room gives it text
-(log, HTTP bodies) and it gives back values. A new engine is one subclass in one file; see docs/how-to/write-an-engine.
+An adapter is pure knowledge. It starts nothing, reads no socket, writes no file and keeps no state: the server room
+gives it text (log, HTTP bodies) and it gives back values. A new engine is one subclass in one file; see
+docs/how-to/write-an-engine, and ``pytest_llmperf.testing`` for the contract that every adapter is held to.
 """
 
 from __future__ import annotations
@@ -9,30 +10,34 @@ from __future__ import annotations
 import abc
 import re
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
+from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.command_flags import Spelling
+from pytest_llmperf.engines.effective import Counters, EffectiveConfig, Probe
+from pytest_llmperf.engines.mismatches import Mismatch, differences
+from pytest_llmperf.engines.settings import EngineSettings
 from pytest_llmperf.server_config import ServerConfig
 
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """``[tool.llmperf.engines.<name>]``: where and how this engine is started on this machine.
-
-    ``command`` replaces the adapter's default program (the flags are appended). ``host`` is where clients connect,
-    ``bind`` what the server is told to listen on. ``remote`` says the server's processes are not on this host
-    (``ssh``, ``srun``): sockets and GPUs are then not checked here. ``port`` fixes the port where the kernel of this
-    host cannot choose one.
-    """
-
-    command: tuple[str, ...] | None = None
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cwd: str | None = None
-    host: str = "127.0.0.1"
-    bind: str = "127.0.0.1"
-    port: int | None = None
-    remote: bool = False
+#: What an adapter's author needs is here.
+__all__ = [
+    "PORTABLE",
+    "Command",
+    "Counters",
+    "EffectiveConfig",
+    "Endpoint",
+    "Engine",
+    "EngineSettings",
+    "Mismatch",
+    "Probe",
+    "RequestTraits",
+    "Spelling",
+    "Starting",
+    "Translation",
+    "off",
+]
 
 
 @dataclass(frozen=True)
@@ -68,76 +73,17 @@ class Command:
 
 
 @dataclass(frozen=True)
-class EffectiveConfig:
-    """What a running server says it resolved to. ``None`` means it could not be read: unknown, never assumed.
+class Starting:
+    """One server about to be started: what it is, where it is to listen, and the words that come first.
 
-    ``kv_tokens`` is the KV cache's capacity in tokens. ``versions`` maps package to version as the server told
-    (``sglang``, ``torch``, ``cuda``, ``nccl``, ``flashinfer``). ``nccl_env`` holds the NCCL variables in force after
-    start. ``sources`` maps a field's name to where it was read (``/server_info``, ``log``).
+    ``model`` is the declared model as the engine finds it on this machine: a path where ``config.model`` is ``tiny``.
     """
 
-    engine_version: str | None = None
-    model: str | None = None
-    dtype: str | None = None
-    quantization: str | None = None
-    attention_backend: str | None = None
-    prefill_attention_backend: str | None = None
-    decode_attention_backend: str | None = None
-    cuda_graph: bool | None = None
-    custom_all_reduce: bool | None = None
-    prefix_cache: bool | None = None
-    max_running_requests: int | None = None
-    context_length: int | None = None
-    kv_tokens: int | None = None
-    speculative: str | None = None
-    tp: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    nccl_env: Mapping[str, str] = field(default_factory=dict)
-    other: Mapping[str, str] = field(default_factory=dict)
-    cache_state: str | None = None
-    """``cold`` or ``warm`` compile cache, when the log shows it."""
-    sources: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """A declared value that the engine did not take."""
-
-    field: str
-    declared: str
-    effective: str
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Counters:
-    """Cumulative counters (and gauges marked so) of one server, read from its metrics; ``None`` where not offered."""
-
-    generation_tokens: float | None = None
-    prompt_tokens: float | None = None
-    cached_tokens: float | None = None
-    preemptions: float | None = None
-    running: float | None = None  # gauge
-    waiting: float | None = None  # gauge
-    drafts: float | None = None
-    draft_tokens: float | None = None
-    accepted_tokens: float | None = None
-    acceptance_length: float | None = None  # gauge, where the engine only offers that
-    uncaptured_batches: float | None = None
-
-
-class Probe(Protocol):
-    """Read-only view of a running server that the server room hands to ``Engine.effective``."""
-
-    @property
-    def log(self) -> str:
-        """The server's log so far."""
-
-    def json(self, path: str) -> Any | None:
-        """Parsed body of GET ``path``, or None when it is not 200 or not JSON."""
-
-    def text(self, path: str) -> str | None:
-        """Body of GET ``path``, or None when it is not 200."""
+    config: ServerConfig
+    settings: EngineSettings
+    endpoint: Endpoint
+    model: str
+    program: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -145,42 +91,55 @@ class RequestTraits:
     """How this engine wants a comparable request to be made.
 
     ``token_ids``: completions take a list of ids as prompt. ``tokenize_path``: endpoint that turns text into ids.
-    ``continuous_usage``: usage in every chunk can be asked for. ``cached_in_usage``: usage reports cached prompt
-    tokens.
+    ``continuous_usage``: usage in every chunk can be asked for.
     """
 
     token_ids: bool = True
     tokenize_path: str | None = None
     continuous_usage: bool = False
-    cached_in_usage: bool = False
     chat: bool = True
 
+
+#: How a portable key is written on an engine's command line: the flag that takes its value, or what makes flags of a
+#: config that declares it.
+Translation: TypeAlias = str | Callable[[ServerConfig], Mapping[str, Any]]
 
 #: Portable keys that some engine may not have; the rest (``env``, ``startup_timeout``, ...) any process takes.
 PORTABLE = (
     *("tokenizer", "tp", "dp", "pp", "dtype", "quantization", "load_format", "attention_backend", "cuda_graph"),
     *("custom_all_reduce", "prefix_cache", "max_running_requests", "context_length", "speculative", "seed", "nccl"),
 )
-
-
 _COUNTS = ("tp", "dp", "pp", "max_running_requests", "context_length")
+#: Keys that lease GPUs: an engine's own flag of that meaning would lease none.
+_LEASING = ("tp", "dp", "pp")
+
+
+def off(key: str, *flags: str) -> Translation:
+    """The translation of a switch that is on unless one of ``flags`` turns it off: ``cuda_graph=False``."""
+    return lambda config: dict.fromkeys(flags, True) if getattr(config, key) is False else {}
 
 
 def declared(config: ServerConfig) -> dict[str, Any]:
     """The keys of ``PORTABLE`` that ``config`` sets (``tp``, ``dp``, ``pp`` only above 1), with their values."""
     values = {name: getattr(config, name) for name in PORTABLE}
-    return {k: v for k, v in values.items() if v is not None and v != {} and not (k in ("tp", "dp", "pp") and v == 1)}
+    return {k: v for k, v in values.items() if v is not None and v != {} and not (k in _LEASING and v == 1)}
 
 
 class Engine(abc.ABC):
     """One kind of server software."""
 
     name: ClassVar[str]
+    #: What starts it, where ``[tool.llmperf.engines.<name>]`` gives no command.
+    program: ClassVar[tuple[str, ...]]
+    #: Portable key to flag: which keys this engine honours, and how.
+    flags: ClassVar[Mapping[str, Translation]] = {}
+    spelling: ClassVar[Spelling] = Spelling()
+    #: Flags that the adapter writes itself, by the portable key (or ``model``) that is to be declared in their place;
+    #: ``host``, ``port``, ``api_key`` and the flags of tp, dp and pp are reserved in any case.
+    reserved: ClassVar[Mapping[str, Sequence[str]]] = {}
     uses_gpu: ClassVar[bool] = True
     #: How much launches of one config usually differ (standard deviation of the log of a rate), until baselines tell.
     launch_spread: ClassVar[float] = 0.012
-    #: Portable marker keys (fields of ServerConfig) that this engine can honour.
-    portable: ClassVar[frozenset[str]]
     health_path: ClassVar[str] = "/health"
     metrics_path: ClassVar[str | None] = "/metrics"
     #: The signal with which an orderly end of this engine begins.
@@ -193,13 +152,49 @@ class Engine(abc.ABC):
     fatal_patterns: ClassVar[Sequence[re.Pattern[str]]] = ()
     traits: ClassVar[RequestTraits] = RequestTraits()
 
-    @abc.abstractmethod
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        """The full command line and environment that start ``config`` listening on ``endpoint``."""
+    # -- starting it
+
+    def own_words(self, start: Starting) -> tuple[str, ...]:
+        """Words between the program and the flags, such as a model in first place."""
+        return ()
 
     @abc.abstractmethod
-    def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
-        """Read what the running server resolved to."""
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        """Flags that every server needs: where it listens, its model, its key, its metrics. What the user declares is
+        laid over them."""
+
+    def own_env(self, start: Starting) -> Mapping[str, str]:
+        """Variables that every server needs. What the user says is laid over them."""
+        return {}
+
+    @property
+    def portable(self) -> frozenset[str]:
+        """Portable keys that this engine honours: those of ``flags``, and NCCL's variables where it has GPUs."""
+        return frozenset(self.flags) | ({"nccl"} if self.uses_gpu else frozenset())
+
+    def command(
+        self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint, model: str | None = None
+    ) -> Command:
+        """The command line and environment that start ``config`` listening on ``endpoint``; not for overriding.
+
+        A flag is the marker's (``vllm={...}``), else a portable key's, else the adapter's own; where two of them hold
+        mappings these are merged. A variable is the marker's ``env``, else its ``nccl``, else that of
+        ``[tool.llmperf.engines.<name>]``, else the adapter's own.
+        """
+        start = Starting(config, settings, endpoint, model or config.model, settings.command or self.program)
+        layers = (self.own_flags(start), self.portable_flags(config), command_flags.normal(config.flags))
+        argv = command_flags.argv(command_flags.layered(*layers), self.spelling)
+        env = {**self.own_env(start), **settings.env, **config.nccl, **config.env}
+        return Command((*start.program, *self.own_words(start), *argv), env)
+
+    def portable_flags(self, config: ServerConfig) -> dict[str, Any]:
+        """The flags of the portable keys that ``config`` declares."""
+        out: dict[str, Any] = {}
+        for key, value in declared(config).items():
+            translation = self.flags.get(key)
+            if translation is not None:
+                out |= {translation: value} if isinstance(translation, str) else translation(config)
+        return out
 
     def problems(self, config: ServerConfig) -> list[str]:
         """What this engine cannot honour in ``config``, one sentence each; empty when all is well."""
@@ -213,7 +208,17 @@ class Engine(abc.ABC):
             value = getattr(config, key)
             if value is not None and value < 1:
                 found.append(f"{key}={value!r} must be a whole number above 0")
-        return found
+        return [*found, *command_flags.problems(self.name, config.flags, dict(self._places()))]
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Each reserved flag with what to write in its place."""
+        yield "host", f"bind = ... in [tool.llmperf.engines.{self.name}]"
+        yield "port", f"port = ... in [tool.llmperf.engines.{self.name}]"
+        yield "api_key", "nothing: each launch gets a key of its own"
+        for key in ("model", *_LEASING):
+            flag = self.flags.get(key)
+            for name in (*self.reserved.get(key, ()), *([flag] if isinstance(flag, str) else [])):
+                yield name, f"{key}=...{', which also leases the GPUs' if key in _LEASING else ''}"
 
     def gpu_count(self, config: ServerConfig) -> int:
         """GPUs to lease for one server: ``tp * pp * dp``, or 0 for an engine that runs on the CPU."""
@@ -222,6 +227,12 @@ class Engine(abc.ABC):
     def model_name(self, config: ServerConfig) -> str:
         """The ``model`` field that requests must carry."""
         return config.model
+
+    # -- asking it
+
+    @abc.abstractmethod
+    def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
+        """Read what the running server resolved to."""
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
         """Engine-specific request fields that make the output exactly ``output_tokens`` long."""
@@ -233,33 +244,4 @@ class Engine(abc.ABC):
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
         """Declared values that the server did not take. Unknown effective values are never a mismatch."""
-        return list(_differences(config, effective))
-
-
-_DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_COMPARED = (
-    *("attention_backend", "cuda_graph", "custom_all_reduce", "prefix_cache", "max_running_requests"),
-    *("context_length", "tp", "dtype", "quantization"),
-)
-
-
-def _differences(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mismatch]:
-    for name in _COMPARED:
-        wanted, got = getattr(config, name), getattr(effective, name)
-        if wanted is None or got is None or wanted == "auto" or _plain(wanted) == _plain(got):
-            continue
-        if name == "quantization" and _plain(got).startswith(_plain(wanted)):
-            continue  # awq served by awq_marlin: the same weights by a faster kernel
-        yield Mismatch(name, str(wanted), str(got))
-    for name, value in config.nccl.items():
-        seen = effective.nccl_env.get(name)
-        if seen is not None and seen.lower() != value.lower():
-            yield Mismatch(name, value, seen, "another value is in force in the server's processes")
-
-
-def _plain(value: Any) -> Any:
-    """Texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of types."""
-    if not isinstance(value, str):
-        return value
-    text = value.lower().removeprefix("torch.").replace("-", "_")
-    return _DTYPES.get(text, text)
+        return list(differences(config, effective))

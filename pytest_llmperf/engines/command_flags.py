@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_llmperf.server_config import ServerConfig
@@ -13,18 +13,27 @@ from pytest_llmperf.server_config import ServerConfig
 _NAME = re.compile(r"-{0,2}[A-Za-z][\w.-]*")
 
 
-def argv(flags: Mapping[str, Any], *, negate: bool = False) -> list[str]:
+@dataclass(frozen=True)
+class Spelling:
+    """How an engine writes flags. ``dashes``: words are joined by dashes, else by underscores. ``negates``: a switch
+    is turned off by ``--no-flag``; elsewhere ``False`` is said by leaving it out."""
+
+    dashes: bool = True
+    negates: bool = False
+
+
+def argv(flags: Mapping[str, Any], spelling: Spelling) -> list[str]:
     """Command line arguments in the order of ``flags``.
 
-    ``True`` gives the bare flag; ``False`` leaves it out, or with ``negate`` gives ``--no-flag``; ``None`` leaves it
-    out; a list gives its values after one flag; a mapping gives one JSON value.
+    ``True`` gives the bare flag; ``False`` its negation; ``None`` leaves it out; a list gives its values after one
+    flag; a mapping gives one JSON value.
     """
-    return [argument for name, value in flags.items() for argument in _one(spelled(name), value, negate)]
+    return [argument for name, value in flags.items() for argument in _one(spelled(name, spelling), value, spelling)]
 
 
-def spelled(name: str) -> str:
-    """``tp_size``, ``tp-size`` and ``--tp-size`` are all ``--tp-size``."""
-    return "--" + name.lstrip("-").replace("_", "-")
+def spelled(name: str, spelling: Spelling) -> str:
+    """``tp_size``, ``tp-size`` and ``--tp-size`` are one flag."""
+    return "--" + (plain(name).replace("_", "-") if spelling.dashes else plain(name))
 
 
 def plain(name: str) -> str:
@@ -37,11 +46,21 @@ def normal(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {plain(name): value for name, value in flags.items()}
 
 
-def _one(flag: str, value: Any, negate: bool) -> Iterator[str]:
-    if value is None or (value is False and not negate):
+def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers over earlier ones; where both hold a mapping, its entries are merged."""
+    out: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            old = out.get(name)
+            out[name] = {**old, **value} if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return out
+
+
+def _one(flag: str, value: Any, spelling: Spelling) -> Iterator[str]:
+    if value is None or (value is False and not spelling.negates):
         return
     if isinstance(value, bool):
-        yield flag if value else f"--no-{flag[2:]}"
+        yield flag if value else f"--no{'-' if spelling.dashes else '_'}{flag[2:]}"
     elif isinstance(value, (list, tuple)):
         yield flag
         yield from (str(v) for v in value)

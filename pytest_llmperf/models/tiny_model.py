@@ -14,16 +14,10 @@ from pathlib import Path
 
 import filelock
 
-from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.models import RECIPE, TINY
 
-#: What a config writes for this model: ``model="tiny"``.
-NAME = "tiny"
 GGUF_FILE = "tiny.gguf"
-#: Seeds the weights; part of the cache folder's name. Raise it whenever the bytes of the recipe change.
-RECIPE = 2
-#: Tokens of one request, prompt and output together.
-CONTEXT = 4096
 
 
 @dataclass(frozen=True)
@@ -35,14 +29,14 @@ class TinyModel:
     parameters: int
 
 
-def resolve(model: str, settings: EngineSettings) -> str:
+def resolve(model: str, *, remote: bool) -> str:
     """The folder for ``model="tiny"`` (made when missing); any other name unchanged.
 
     Raises ConfigError for an engine on another host, which has no such folder.
     """
-    if model != NAME:
+    if model != TINY:
         return model
-    if settings.remote:
+    if remote:
         raise ConfigError(
             "model='tiny' is made on this host, and the engine runs on another (remote = true): make it there with "
             "`llmperf tiny-model DIR`, and declare model='DIR'"

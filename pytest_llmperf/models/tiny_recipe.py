@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.models.tiny_model import CONTEXT, RECIPE
+from pytest_llmperf.models import CONTEXT, RECIPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
+from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server import places
 from pytest_llmperf.server.masking import Environment, Masker, secrets_of
 from pytest_llmperf.server_config import MASK, ServerConfig, is_secret, mask
@@ -48,12 +49,11 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     what is declared."""
     # Hexadecimal: a key that begins with a dash would read as a flag.
     endpoint = Endpoint(own.host, port, api_key=secrets.token_hex(24))
-    command = engine.command(config, own, endpoint)
+    command = engine.command(config, own, endpoint, tiny_model.resolve(config.model, remote=own.remote))
     keyed = any(str(endpoint.api_key) in part for part in (*command.argv, *command.env.values()))
     if not keyed:
         endpoint = replace(endpoint, api_key=None)
-    layers = {**own.env, **config.env, **config.nccl, **command.env}
-    declared = Environment({name: str(value) for name, value in layers.items()})
+    declared = Environment({name: str(value) for name, value in command.env.items()})
     masker = masker_for(config, command.argv, declared, endpoint.api_key)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return Recipe(

@@ -161,7 +161,7 @@ def resume(config: ServerConfig, engine: Engine, kept: Kept, context: Context) -
 
     own = context.of(engine)
     command = engine.command(config, own, kept.endpoint)
-    log = Log(Path(kept.log), masker_for(config, command.argv, {**own.env, **command.env}, kept.api_key))
+    log = Log(Path(kept.log), masker_for(config, command.argv, command.env, kept.api_key))
 
     def error(what: str, advice: str = "") -> LaunchError:
         return LaunchError(log.masker(what))

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from pytest_llmperf import models
 from pytest_llmperf.baselines import fingerprint
 from pytest_llmperf.baselines.fingerprint import Fingerprint, cpu_model, host_identity, memory_class
 from pytest_llmperf.hardware import Hardware
-from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
 from .conftest import gpu, machine
@@ -76,7 +76,7 @@ def test_differences_name_the_field(name: str, other: Fingerprint) -> None:
 def test_the_tiny_model_is_known_by_its_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = replace(CONFIG, model="tiny")
     before = of(config=tiny)
-    monkeypatch.setattr(tiny_model, "RECIPE", tiny_model.RECIPE + 1)
+    monkeypatch.setattr(models, "RECIPE", models.RECIPE + 1)
     assert [d[0] for d in of(config=tiny).differences(before)] == ["tiny model"]
 
 

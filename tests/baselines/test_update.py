@@ -334,6 +334,6 @@ def test_a_file_that_broke_meanwhile_is_left_alone(tmp_path: Path, state: Path) 
     path = path_of(tmp_path, stored(tmp_path))
     path.write_text("<<<<<<< ours\n")
     assert isinstance(change, Change)
-    with pytest.raises(BaselineError, match="not valid TOML"):
+    with pytest.raises(BaselineError, match="git conflict"):
         update.apply(tmp_path, [change], state)
     assert path.read_text() == "<<<<<<< ours\n"

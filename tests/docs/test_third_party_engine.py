@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.testing import EngineContract
 from tests.conftest import FAKE_ENGINE, PerfProject
+from tests.docs.pages import blocks
 from tests.plugin.conftest import SETTINGS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_engine"
 MODULE = "pytest_llmperf_trtllm"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-an-engine.md"
 
 #: Takes trtllm-serve's command line, as far as the adapter writes it, and becomes the stand-in for vLLM.
 LAUNCHER = f"""
@@ -26,7 +31,7 @@ for flag in ("host", "port", "tp_size", "pp_size", "max_batch_size", "max_seq_le
 parser.add_argument("--trust_remote_code", action="store_true")
 given = parser.parse_args()
 words = ["vllm", "serve", given.model, "--host", given.host, "--port", given.port]
-words += ["--tensor-parallel-size", given.tp_size, "--max-num-seqs", given.max_batch_size or "16"]
+words += ["--tensor-parallel-size", given.tp_size or "1", "--max-num-seqs", given.max_batch_size or "16"]
 os.execv(sys.executable, [sys.executable, {str(FAKE_ENGINE)!r}, *words])
 """
 
@@ -53,6 +58,24 @@ def project(perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> PerfP
     perf_project.write_config(SETTINGS + f"\n[tool.llmperf.engines.trtllm]\ncommand = {command}\n")
     perf_project.write_suite(SUITE)
     return perf_project
+
+
+def of(source: str) -> Engine:
+    """The engine that a plugin's source adds."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, MODULE, "exec"), namespace)  # the example as a reader has it: a file, or a page's code
+    [engine] = namespace["pytest_llmperf_engines"]()
+    return engine
+
+
+class TestTheExample(EngineContract):
+    engine = of((EXAMPLE / f"{MODULE}.py").read_text(encoding="utf-8"))
+
+
+class TestThePage(EngineContract):
+    """The adapter of docs/how-to/write-an-engine.md, as printed."""
+
+    engine = of(next(b.text for b in blocks(PAGE) if "class TensorRTLLM" in b.text))
 
 
 def run(project: PerfProject, *args: str) -> pytest.RunResult:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines.command_flags import Spelling
 
 
 @pytest.mark.parametrize(
@@ -28,11 +29,13 @@ from pytest_llmperf.engines import command_flags
     ],
 )
 def test_argv(declared: dict[str, Any], expected: list[str]) -> None:
-    assert command_flags.argv(declared) == expected
+    assert command_flags.argv(declared, Spelling()) == expected
 
 
 def test_false_is_spelled_out_where_the_engine_has_a_no_form() -> None:
-    assert command_flags.argv({"async_scheduling": False, "x": True}, negate=True) == ["--no-async-scheduling", "--x"]
+    flags = {"async_scheduling": False, "x": True}
+    assert command_flags.argv(flags, Spelling(negates=True)) == ["--no-async-scheduling", "--x"]
+    assert command_flags.argv(flags, Spelling(dashes=False, negates=True)) == ["--no_async_scheduling", "--x"]
 
 
 def test_spellings_of_one_flag_meet() -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_llmperf.engines.base import Endpoint, EngineSettings
 from pytest_llmperf.engines.llamacpp.llamacpp_adapter import LlamaCpp
+from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 from tests.conftest import wait_for
 
@@ -90,7 +91,7 @@ def _free_port() -> int:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     log_path = tmp_path_factory.mktemp("llamacpp") / "server.log"
     endpoint = Endpoint("127.0.0.1", _free_port(), "a-key-of-its-own")
-    command = ENGINE.command(CONFIG, EngineSettings(), endpoint)
+    command = ENGINE.command(CONFIG, EngineSettings(), endpoint, str(tiny_model.cached()))
     with log_path.open("wb") as log:
         process = subprocess.Popen(command.argv, env={**os.environ, **command.env}, stdout=log, stderr=log)
     running = Running(endpoint, log_path, process.pid)

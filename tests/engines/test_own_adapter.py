@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from pytest_llmperf.engines import command_flags
-from pytest_llmperf.engines.base import Command, EffectiveConfig, Endpoint, Engine, EngineSettings, Probe
+from pytest_llmperf.engines.base import EffectiveConfig, Endpoint, Engine, EngineSettings, Probe, Starting, Translation
 from pytest_llmperf.engines.effective_reader import Reading
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.testing import EngineContract
 
 
 class TGI(Engine):
     name = "tgi"
-    portable = frozenset({"tp", "dtype", "max_running_requests"})
+    program = ("text-generation-launcher",)
+    flags: ClassVar[Mapping[str, Translation]] = {
+        "tp": "num_shard",
+        "dtype": "dtype",
+        "max_running_requests": "max_concurrent_requests",
+    }
     progress_patterns = ((re.compile("Downloading|Starting shard"), "loading weights"),)
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        own = {
-            "model_id": config.model,
-            "port": endpoint.port,
-            "num_shard": config.tp,
-            "dtype": config.dtype,
-            "max_concurrent_requests": config.max_running_requests,
-        }
-        program = settings.command or ("text-generation-launcher",)
-        return Command(
-            (*program, *command_flags.argv(own | command_flags.normal(config.flags))), {**config.nccl, **config.env}
-        )
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        return {"model_id": start.model, "hostname": start.settings.bind, "port": start.endpoint.port}
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         r = Reading()
@@ -50,12 +47,20 @@ def test_a_small_adapter_checks_keys_and_compares() -> None:
     config = ServerConfig(engine="tgi", model="m", tp=2, max_running_requests=128, flags={"quantize": "eetq"})
     command = engine.command(config, EngineSettings(), Endpoint("127.0.0.1", 80))
     assert command.argv == (
-        *("text-generation-launcher", "--model-id", "m", "--port", "80", "--num-shard", "2"),
+        *("text-generation-launcher", "--model-id", "m", "--hostname", "127.0.0.1", "--port", "80"),
+        *("--num-shard", "2"),
         *("--max-concurrent-requests", "128", "--quantize", "eetq"),
     )
     assert engine.problems(config) == []
     assert engine.gpu_count(config) == 2
     (problem,) = engine.problems(ServerConfig(engine="tgi", model="m", attention_backend="x"))
-    assert problem == "tgi cannot honour attention_backend='x'; of these keys it takes dtype, max_running_requests, tp"
+    assert (
+        problem
+        == "tgi cannot honour attention_backend='x'; of these keys it takes dtype, max_running_requests, nccl, tp"
+    )
     (mismatch,) = engine.mismatches(config, engine.effective(config, Answers()))
     assert (mismatch.field, mismatch.declared, mismatch.effective) == ("max_running_requests", "128", "64")
+
+
+class TestItsContract(EngineContract):
+    engine = TGI()

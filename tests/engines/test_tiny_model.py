@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf import models
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.models import dummy_model, tiny_model, tiny_recipe
 
@@ -36,7 +36,7 @@ def test_the_same_weights_on_every_machine(model: tiny_model.TinyModel) -> None:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode() + tensors[name].astype("<f2").tobytes())
-    assert digest.hexdigest()[:16] == "353893e1b07644bc", "the recipe changed: raise tiny_model.RECIPE and this digest"
+    assert digest.hexdigest()[:16] == "353893e1b07644bc", "the recipe changed: raise models.RECIPE and this digest"
 
 
 def test_what_engines_look_for(model: tiny_model.TinyModel) -> None:
@@ -116,12 +116,12 @@ def test_cached_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def make(folder: Path) -> None:
         calls.append(folder)
-        assert not (tmp_path / "pytest-llmperf" / f"tiny-{tiny_model.RECIPE}").exists()
+        assert not (tmp_path / "pytest-llmperf" / f"tiny-{models.RECIPE}").exists()
         (folder / "config.json").write_text("{}")
 
     monkeypatch.setattr(tiny_model, "make", make)
     folder = tiny_model.cached()
-    assert folder == tiny_model.cached() == Path(tiny_model.resolve("tiny", EngineSettings()))
+    assert folder == tiny_model.cached() == Path(tiny_model.resolve("tiny", remote=False))
     assert (folder / "config.json").exists()
     assert len(calls) == 1
     assert not calls[0].exists()
@@ -168,12 +168,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_other_models_are_left_alone() -> None:
-    assert tiny_model.resolve("org/model", EngineSettings(remote=True)) == "org/model"
+    assert tiny_model.resolve("org/model", remote=True) == "org/model"
 
 
 def test_another_host_has_no_such_folder() -> None:
     with pytest.raises(ConfigError, match="llmperf tiny-model DIR"):
-        tiny_model.resolve("tiny", EngineSettings(remote=True))
+        tiny_model.resolve("tiny", remote=True)
 
 
 def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

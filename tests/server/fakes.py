@@ -8,21 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psutil
 
 from pytest_llmperf.engines.base import (
-    Command,
     Counters,
     EffectiveConfig,
-    Endpoint,
     Engine,
-    EngineSettings,
     Mismatch,
     Probe,
+    Starting,
+    Translation,
 )
 from pytest_llmperf.hardware import Gpu, Holder, Inventory
 from pytest_llmperf.server.pool import PoolSettings, ServerPool
@@ -36,20 +35,18 @@ class FakeEngine(Engine):
 
     name: ClassVar[str] = "fake"
     uses_gpu: ClassVar[bool] = False
-    portable = frozenset({"tp", "attention_backend", "env"})
+    program = (sys.executable, str(FAKE))
+    flags: ClassVar[Mapping[str, Translation]] = {"tp": "tp_size", "attention_backend": "attention_backend"}
     progress_patterns = ((re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),)
     fatal_patterns = (re.compile(r"SIGQUIT received"),)
     crash_patterns = ((re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died"),)
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        argv = [*(settings.command or (sys.executable, str(FAKE))), "sglang", "--model-path", config.model]
-        argv += ["--host", settings.bind, "--port", str(endpoint.port), "--enable-metrics"]
-        if endpoint.api_key and not config.flags.get("no_key"):
-            argv += ["--api-key", endpoint.api_key]
-        if config.attention_backend:
-            argv += ["--attention-backend", config.attention_backend]
-        argv += [f"--{k.replace('_', '-')}={v}" for k, v in config.flags.items() if k != "no_key"]
-        return Command(tuple(argv), {**settings.env, **config.env})
+    def own_words(self, start: Starting) -> tuple[str, ...]:
+        return ("sglang", "--model-path", start.model)
+
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        key = None if start.config.env.get("NO_KEY") else start.endpoint.api_key
+        return {"host": start.settings.bind, "port": start.endpoint.port, "enable_metrics": True, "api_key": key}
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
         info = probe.json("/server_info") or {}

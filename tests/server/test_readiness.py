@@ -7,12 +7,13 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from pytest_llmperf.engines.base import Command, Endpoint, EngineSettings
+from pytest_llmperf.engines.base import EngineSettings, Starting
 from pytest_llmperf.errors import LaunchError
 from pytest_llmperf.server_config import ServerConfig
 from tests.server.fakes import ENGINES, FAKE, FakeEngine, Pools, config, pids_in
@@ -119,14 +120,14 @@ class Stolen(FakeEngine):
     def __init__(self) -> None:
         self.thief: socket.socket | None = None
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
         if self.thief is None:
             self.thief = socket.socket()
             self.thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             self.thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self.thief.bind(("127.0.0.1", endpoint.port))
+            self.thief.bind(("127.0.0.1", start.endpoint.port))
             self.thief.listen()
-        return super().command(config, settings, endpoint)
+        return super().own_flags(start)
 
 
 def test_a_port_lost_in_the_race_is_replaced(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +142,7 @@ def test_a_port_lost_in_the_race_is_replaced(pools: Pools, monkeypatch: pytest.M
 
 
 def test_another_server_on_a_fixed_port_is_never_taken_for_ours(pools: Pools) -> None:
-    foreign = pools().get(config(flags={"no_key": True}))
+    foreign = pools().get(config(env={"NO_KEY": "1"}))
     port = foreign.launch.endpoint.port
     text = failure(pools, config(start_s=60), engines={"fake": EngineSettings(port=port)})
     assert f"port {port} is answered by pid {foreign.launch.pids[0]} (python" in text

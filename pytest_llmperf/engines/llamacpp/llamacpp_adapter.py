@@ -10,26 +10,25 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import (
-    Command,
     Counters,
     EffectiveConfig,
-    Endpoint,
     Engine,
-    EngineSettings,
     Mismatch,
     Probe,
     RequestTraits,
+    Spelling,
+    Starting,
+    Translation,
 )
 from pytest_llmperf.engines.effective_reader import Reading
 from pytest_llmperf.engines.metrics_text import Metrics
 from pytest_llmperf.engines.speculation import LOOKUP, Speculation
-from pytest_llmperf.models import tiny_model
+from pytest_llmperf.models import CONTEXT, TINY
 from pytest_llmperf.server_config import ServerConfig
 
 EMBEDDED = (sys.executable, "-m", "pytest_llmperf.engines.llamacpp.llamacpp_serve")
@@ -44,8 +43,17 @@ class LlamaCpp(Engine):
     name = "llamacpp"
     uses_gpu = False
     launch_spread = 0.07  # tiny model, two cores of a shared host: sessions within an hour differed by 5 to 8 %
-    portable = frozenset({"prefix_cache", "max_running_requests", "context_length", "speculative", "seed"})
-    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=False, cached_in_usage=True)
+    program = EMBEDDED
+    spelling = Spelling(negates=True)
+    flags: ClassVar[Mapping[str, Translation]] = {
+        "prefix_cache": "cache_prompt",
+        "max_running_requests": lambda c: {"parallel": _slots(c), "ctx_size": _slots(c) * _context(c)},
+        "context_length": lambda c: {"ctx_size": _slots(c) * _context(c)},
+        "speculative": lambda c: _speculation_flags(Speculation.of(c.speculative or {})),
+        "seed": "seed",
+    }
+    reserved: ClassVar[Mapping[str, Sequence[str]]] = {"model": ("model", "alias")}
+    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=False)
     progress_patterns = (
         (re.compile(r"load_model: loading model"), "loading weights"),
         (re.compile(r"llama threadpool init|n_slots ="), "allocating the KV cache"),
@@ -57,46 +65,31 @@ class LlamaCpp(Engine):
         (re.compile(r"failed to allocate (?:buffer|compute|KV)\b.*"), "out of memory"),
         (re.compile(r"No module named 'xllamacpp'"), "xllamacpp is missing: pip install 'pytest-llmperf[llamacpp]'"),
     )
-    #: Written by the adapter itself, each with what to write in its place.
-    reserved: ClassVar[Mapping[str, str]] = {
-        "host": "bind = ... in [tool.llmperf.engines.llamacpp]",
-        "port": "port = ... in [tool.llmperf.engines.llamacpp]",
-        "api_key": "nothing: each launch gets a key of its own",
-        "model": "model=...",
-        "alias": "model=...",
-    }
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        slots = config.max_running_requests or SLOTS
-        context = config.context_length or (tiny_model.CONTEXT if config.model == tiny_model.NAME else 0)
-        own = {
-            "model": _gguf(tiny_model.resolve(config.model, settings)),
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        config = start.config
+        return {
+            "model": _gguf(start.model),
             "alias": self.model_name(config),
-            "host": settings.bind,
-            "port": endpoint.port,
+            "host": start.settings.bind,
+            "port": start.endpoint.port,
             "metrics": True,
             "slots": True,
             "threads": 1,
-            "parallel": slots,
-            "ctx_size": slots * context,
-            "cache_prompt": config.prefix_cache,
-            "seed": config.seed,
+            "parallel": _slots(config),
+            "ctx_size": _slots(config) * _context(config),
         }
-        if config.speculative:
-            own |= _speculation_flags(Speculation.of(config.speculative))
-        argv = command_flags.argv(own | command_flags.normal(config.flags), negate=True)
-        env = dict(config.env)
-        if endpoint.api_key:
-            env["LLAMA_API_KEY"] = endpoint.api_key
-        return Command((*(settings.command or EMBEDDED), *argv), env)
+
+    def own_env(self, start: Starting) -> Mapping[str, str]:
+        return {"LLAMA_API_KEY": start.endpoint.api_key} if start.endpoint.api_key else {}
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *command_flags.problems(self.name, config.flags, self.reserved)]
+        found = super().problems(config)
         if config.speculative:
             found += Speculation.problems(
                 self.name, config.speculative, _SPECULATION, unsupported=("topk", "num_steps")
             )
-        if config.model != tiny_model.NAME and not _gguf(config.model).endswith(".gguf"):
+        if config.model != TINY and not _gguf(config.model).endswith(".gguf"):
             found.append(
                 f"llamacpp serves GGUF files: model={config.model!r} is neither one, nor a folder with one, nor 'tiny'"
             )
@@ -152,6 +145,15 @@ class LlamaCpp(Engine):
             draft_tokens=m.total("llamacpp:spec_decode_num_draft_tokens_total"),
             accepted_tokens=m.total("llamacpp:spec_decode_num_accepted_tokens_total"),
         )
+
+
+def _slots(config: ServerConfig) -> int:
+    return config.max_running_requests or SLOTS
+
+
+def _context(config: ServerConfig) -> int:
+    """Tokens of one request; 0 leaves it to the model."""
+    return config.context_length or (CONTEXT if config.model == TINY else 0)
 
 
 def _gguf(model: str) -> str:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import (
-    PORTABLE,
-    Command,
     Counters,
     EffectiveConfig,
-    Endpoint,
     Engine,
-    EngineSettings,
     Mismatch,
     Probe,
     RequestTraits,
+    Starting,
+    Translation,
+    off,
 )
 from pytest_llmperf.engines.sglang import sglang_read
 from pytest_llmperf.engines.speculation import Speculation
 from pytest_llmperf.errors import did_you_mean
-from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
 #: Of SGLang 0.5.17-0.5.23 and the releases before them; an unknown name may be newer, so it is only hinted at.
@@ -40,11 +38,58 @@ _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_mode
 _CRASH_AT_ONCE = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0"}
 
 
+def _speculation_flags(config: ServerConfig) -> dict[str, Any]:
+    """A chain of N drafted tokens is N steps of one token each; SGLang counts the verified one too."""
+    spec = Speculation.of(config.speculative or {})
+    topk, steps, tokens = spec.topk, spec.num_steps, spec.num_tokens
+    if spec.method == "ngram":
+        tokens = tokens and tokens + 1
+    elif steps or tokens:
+        topk = topk or 1
+        if topk == 1:
+            steps = steps or tokens
+            tokens = steps and steps + 1
+    return {
+        "speculative_algorithm": _ALGORITHMS[spec.method],
+        "speculative_draft_model_path": spec.model,
+        "speculative_num_steps": steps,
+        "speculative_eagle_topk": topk,
+        "speculative_num_draft_tokens": tokens,
+    }
+
+
+def _graphs_off(config: ServerConfig) -> dict[str, Any]:
+    return {} if config.cuda_graph else {f"cuda_graph_backend_{phase}": "disabled" for phase in ("decode", "prefill")}
+
+
 class SGLang(Engine):
     name = "sglang"
     launch_spread = 0.006  # on H200s launches differed by 0.07 to 0.26 % (3B)
-    portable = frozenset(PORTABLE)
-    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
+    program = ("python", "-m", "sglang.launch_server")
+    flags: ClassVar[Mapping[str, Translation]] = {
+        "tokenizer": "tokenizer_path",
+        "tp": "tp_size",
+        "dp": "dp_size",
+        "pp": "pp_size",
+        "dtype": "dtype",
+        "quantization": "quantization",
+        "load_format": "load_format",
+        "attention_backend": "attention_backend",
+        "cuda_graph": _graphs_off,
+        "custom_all_reduce": off("custom_all_reduce", "disable_custom_all_reduce"),
+        "prefix_cache": off("prefix_cache", "disable_radix_cache"),
+        "max_running_requests": "max_running_requests",
+        "context_length": "context_length",
+        "speculative": _speculation_flags,
+        "seed": "random_seed",
+    }
+    reserved: ClassVar[Mapping[str, Sequence[str]]] = {
+        "model": ("model", "model_path", "served_model_name"),
+        "tp": ("tp", "tensor_parallel_size"),
+        "dp": ("dp", "data_parallel_size"),
+        "pp": ("pp", "pipeline_parallel_size"),
+    }
+    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
         (re.compile(r"Load weight begin|Loading safetensors|Multi-thread loading"), "loading weights"),
         (re.compile(r"Load weight end"), "weights loaded"),
@@ -64,34 +109,23 @@ class SGLang(Engine):
     )
     # SGLang then dumps stacks and waits for core files, more than a minute, before it exits
     fatal_patterns = (re.compile(r"SIGQUIT received\.|Received sigquit from a child process"),)
-    #: Written by the adapter itself, each with what to write in its place.
-    reserved: ClassVar[Mapping[str, str]] = {
-        "host": "bind = ... in [tool.llmperf.engines.sglang]",
-        "port": "port = ... in [tool.llmperf.engines.sglang]",
-        "api_key": "nothing: each launch gets a key of its own",
-        **dict.fromkeys(("model", "model_path", "served_model_name"), "model=..."),
-        **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), "tp=..., which also leases the GPUs"),
-        **dict.fromkeys(("dp", "dp_size", "data_parallel_size"), "dp=..., which also leases the GPUs"),
-        **dict.fromkeys(("pp", "pp_size", "pipeline_parallel_size"), "pp=..., which also leases the GPUs"),
-    }
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        own: dict[str, Any] = {
-            "model_path": tiny_model.resolve(config.model, settings),
-            "served_model_name": self.model_name(config),
-            "host": settings.bind,
-            "port": endpoint.port,
-            "api_key": endpoint.api_key,  # SGLang reads it from nowhere else, so that `ps` shows it
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        return {
+            "model_path": start.model,
+            "served_model_name": self.model_name(start.config),
+            "host": start.settings.bind,
+            "port": start.endpoint.port,
+            "api_key": start.endpoint.api_key,  # SGLang reads it from nowhere else, so that `ps` shows it
             "enable_metrics": True,
             "enable_cache_report": True,
-            **_portable_flags(config),
         }
-        argv = command_flags.argv(own | command_flags.normal(config.flags))
-        program = settings.command or ("python", "-m", "sglang.launch_server")
-        return Command((*program, *argv), {**_CRASH_AT_ONCE, **_speculation_env(config), **config.nccl, **config.env})
+
+    def own_env(self, start: Starting) -> Mapping[str, str]:
+        return {**_CRASH_AT_ONCE, **_speculation_env(start.config)}
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *command_flags.problems(self.name, config.flags, self.reserved)]
+        found = super().problems(config)
         if config.speculative:
             found += Speculation.problems(self.name, config.speculative, _ALGORITHMS)
             found += [] if found else _speculation_problems(config.speculative)
@@ -122,49 +156,6 @@ class SGLang(Engine):
 
     def counters(self, metrics: str) -> Counters:
         return sglang_read.counters(metrics)
-
-
-def _portable_flags(config: ServerConfig) -> dict[str, Any]:
-    graphs_off = "disabled" if config.cuda_graph is False else None
-    out = {
-        "tokenizer_path": config.tokenizer,
-        "tp_size": config.tp if config.tp > 1 else None,
-        "dp_size": config.dp if config.dp > 1 else None,
-        "pp_size": config.pp if config.pp > 1 else None,
-        "dtype": config.dtype,
-        "quantization": config.quantization,
-        "load_format": config.load_format,
-        "attention_backend": config.attention_backend,
-        "cuda_graph_backend_decode": graphs_off,
-        "cuda_graph_backend_prefill": graphs_off,
-        "disable_custom_all_reduce": config.custom_all_reduce is False,
-        "disable_radix_cache": config.prefix_cache is False,
-        "max_running_requests": config.max_running_requests,
-        "context_length": config.context_length,
-        "random_seed": config.seed,
-    }
-    if config.speculative:
-        out |= _speculation_flags(Speculation.of(config.speculative))
-    return out
-
-
-def _speculation_flags(spec: Speculation) -> dict[str, Any]:
-    """A chain of N drafted tokens is N steps of one token each; SGLang counts the verified one too."""
-    topk, steps, tokens = spec.topk, spec.num_steps, spec.num_tokens
-    if spec.method == "ngram":
-        tokens = tokens and tokens + 1
-    elif steps or tokens:
-        topk = topk or 1
-        if topk == 1:
-            steps = steps or tokens
-            tokens = steps and steps + 1
-    return {
-        "speculative_algorithm": _ALGORITHMS[spec.method],
-        "speculative_draft_model_path": spec.model,
-        "speculative_num_steps": steps,
-        "speculative_eagle_topk": topk,
-        "speculative_num_draft_tokens": tokens,
-    }
 
 
 def _speculation_problems(mapping: Mapping[str, Any]) -> Iterator[str]:

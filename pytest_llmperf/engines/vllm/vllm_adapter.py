@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import (
-    PORTABLE,
-    Command,
     Counters,
     EffectiveConfig,
-    Endpoint,
     Engine,
-    EngineSettings,
     Mismatch,
     Probe,
     RequestTraits,
+    Spelling,
+    Starting,
+    Translation,
+    off,
 )
 from pytest_llmperf.engines.speculation import LOOKUP, Speculation
 from pytest_llmperf.engines.vllm import vllm_read
 from pytest_llmperf.errors import did_you_mean
-from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server_config import ServerConfig
 
 #: Of vLLM 0.26-0.33; an unknown name may be newer, so it is only hinted at.
@@ -50,8 +49,32 @@ _FIELDS = {
 class VLLM(Engine):
     name = "vllm"
     launch_spread = 0.015  # on H200s launches differed by 0.65 to 2.0 % (3B), 0.9 % (8B)
-    portable = frozenset(PORTABLE)
-    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True, cached_in_usage=True)
+    program = ("vllm", "serve")
+    spelling = Spelling(negates=True)
+    flags: ClassVar[Mapping[str, Translation]] = {
+        "tokenizer": "tokenizer",
+        "tp": "tensor_parallel_size",
+        "dp": "data_parallel_size",
+        "pp": "pipeline_parallel_size",
+        "dtype": "dtype",
+        "quantization": "quantization",
+        "load_format": "load_format",
+        "attention_backend": lambda c: {"attention_backend": vllm_read.backend(c.attention_backend or "")},
+        "cuda_graph": off("cuda_graph", "enforce_eager"),
+        "custom_all_reduce": off("custom_all_reduce", "disable_custom_all_reduce"),
+        "prefix_cache": "enable_prefix_caching",
+        "max_running_requests": "max_num_seqs",
+        "context_length": "max_model_len",
+        "speculative": lambda c: {"speculative_config": _speculation(c.speculative or {})},
+        "seed": "seed",
+    }
+    reserved: ClassVar[Mapping[str, Sequence[str]]] = {
+        "model": ("model", "served_model_name"),
+        "tp": ("tp",),
+        "dp": ("dp",),
+        "pp": ("pp",),
+    }
+    traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
         (re.compile(r"Loading safetensors|Starting to load model|Loading model"), "loading weights"),
         (re.compile(r"Model loading took|Loading weights took"), "weights loaded"),
@@ -73,39 +96,27 @@ class VLLM(Engine):
         re.compile(r"EngineCore (?:failed to start|encountered a fatal error)"),
         vllm_read.REFUSED,  # a backend that was asked for: no need to wait for a server that will not do
     )
-    #: Written by the adapter itself, each with what to write in its place.
-    reserved: ClassVar[Mapping[str, str]] = {
-        "host": "bind = ... in [tool.llmperf.engines.vllm]",
-        "port": "port = ... in [tool.llmperf.engines.vllm]",
-        "api_key": "nothing: each launch gets a key of its own",
-        **dict.fromkeys(("model", "served_model_name"), "model=..."),
-        **dict.fromkeys(("tensor_parallel_size", "tp"), "tp=..., which also leases the GPUs"),
-        **dict.fromkeys(("data_parallel_size", "dp"), "dp=..., which also leases the GPUs"),
-        **dict.fromkeys(("pipeline_parallel_size", "pp"), "pp=..., which also leases the GPUs"),
-    }
 
-    def command(self, config: ServerConfig, settings: EngineSettings, endpoint: Endpoint) -> Command:
-        model = tiny_model.resolve(config.model, settings)
-        own: dict[str, Any] = {
-            "served_model_name": self.model_name(config),
-            "host": settings.bind,
-            "port": endpoint.port,
+    def own_words(self, start: Starting) -> tuple[str, ...]:
+        """`vllm serve` wants the model in first place, the module form by name."""
+        return (start.model,) if start.program[-1] == "serve" else ("--model", start.model)
+
+    def own_flags(self, start: Starting) -> Mapping[str, Any]:
+        return {
+            "served_model_name": self.model_name(start.config),
+            "host": start.settings.bind,
+            "port": start.endpoint.port,
             # not VLLM_API_KEY: vLLM keys its compile cache by its variables, so a new key makes every launch cold
-            "api_key": endpoint.api_key,
+            "api_key": start.endpoint.api_key,
             "enable_prompt_tokens_details": True,
-            **_portable_flags(config),
         }
-        argv = command_flags.argv(_merged(own, command_flags.normal(config.flags)), negate=True)
-        env = {**config.nccl, **config.env}
-        if _loopback(settings.bind):  # opens /server_info, and with it endpoints nobody else should reach
-            env.setdefault("VLLM_SERVER_DEV_MODE", "1")
-        program = settings.command or ("vllm", "serve")
-        # `vllm serve` wants the model in first place, the module form by name
-        named = (model,) if program[-1] == "serve" else ("--model", model)
-        return Command((*program, *named, *argv), env)
+
+    def own_env(self, start: Starting) -> Mapping[str, str]:
+        """On loopback alone the one that opens /server_info, and with it endpoints nobody else should reach."""
+        return {"VLLM_SERVER_DEV_MODE": "1"} if _loopback(start.settings.bind) else {}
 
     def problems(self, config: ServerConfig) -> list[str]:
-        found = [*super().problems(config), *command_flags.problems(self.name, config.flags, self.reserved)]
+        found = super().problems(config)
         if config.speculative:
             found += Speculation.problems(
                 self.name, config.speculative, _METHODS, unsupported=("topk", "num_steps"), needed=("num_tokens",)
@@ -139,26 +150,6 @@ class VLLM(Engine):
         return vllm_read.counters(metrics)
 
 
-def _portable_flags(config: ServerConfig) -> dict[str, Any]:
-    return {
-        "tokenizer": config.tokenizer,
-        "tensor_parallel_size": config.tp if config.tp > 1 else None,
-        "data_parallel_size": config.dp if config.dp > 1 else None,
-        "pipeline_parallel_size": config.pp if config.pp > 1 else None,
-        "dtype": config.dtype,
-        "quantization": config.quantization,
-        "load_format": config.load_format,
-        "attention_backend": vllm_read.backend(config.attention_backend) if config.attention_backend else None,
-        "enforce_eager": True if config.cuda_graph is False else None,
-        "disable_custom_all_reduce": True if config.custom_all_reduce is False else None,
-        "enable_prefix_caching": config.prefix_cache,
-        "max_num_seqs": config.max_running_requests,
-        "max_model_len": config.context_length,
-        "seed": config.seed,
-        "speculative_config": _speculation(config.speculative) if config.speculative else None,
-    }
-
-
 def _speculation(mapping: Mapping[str, Any]) -> dict[str, Any]:
     spec = Speculation.of(mapping)
     out: dict[str, Any] = {"method": _METHODS[spec.method], "num_speculative_tokens": spec.num_tokens}
@@ -169,15 +160,6 @@ def _speculation(mapping: Mapping[str, Any]) -> dict[str, Any]:
     if spec.acceptance_length is not None:
         out |= {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": spec.acceptance_length}
     return out
-
-
-def _merged(own: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Engine-only flags win; ``speculative_config={"prompt_lookup_min": 2}`` adds to the portable key's."""
-    both = {**own, **given}
-    ours, theirs = own.get("speculative_config"), given.get("speculative_config")
-    if isinstance(ours, dict) and isinstance(theirs, Mapping):
-        both["speculative_config"] = {**ours, **theirs}
-    return both
 
 
 def _loopback(address: str) -> bool:
