@@ -10,7 +10,6 @@ import pytest
 
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.records.results import SessionRecord
-from pytest_llmperf.report import github, terminal
 from pytest_llmperf.report.live import LiveLine
 
 
@@ -79,6 +78,8 @@ class _Aside(io.TextIOWrapper):
 
 def show(record: SessionRecord, reporter: pytest.TerminalReporter) -> None:
     """Print the session's report after pytest's own results, and annotations where GitHub runs us."""
+    from pytest_llmperf.report import github, terminal  # here: rich is for sessions that have something to show
+
     writer = reporter.config.get_terminal_writer()
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     reporter.section("llmperf")

@@ -19,7 +19,6 @@ from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.schedule import GroupScheduling, Plan
 from pytest_llmperf.session.sessionfinish import SessionFinish
 from pytest_llmperf.session.sweep_test import SweepTest
-from pytest_llmperf.session.verdicts import Baseline
 
 #: Category in the summary, letter, word with its style.
 Status = tuple[str, str, tuple[str, dict[str, bool]]]
@@ -139,7 +138,11 @@ class SessionHooks:
         return None
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
-        return right.explain(left) if isinstance(right, Baseline) and op == "in" else None
+        if op != "in":
+            return None
+        from pytest_llmperf.session.verdicts import Baseline  # here: scipy is for sessions that judge
+
+        return right.explain(left) if isinstance(right, Baseline) else None
 
     @pytest.hookimpl(tryfirst=True)  # what a terminal shows as done must not be lost to a Ctrl-C in the next moment
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

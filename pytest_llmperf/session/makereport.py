@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_llmperf.baselines.explain import explain
+from pytest_llmperf.baselines.series import StoredLaunch
+from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.records.encode import plain
 from pytest_llmperf.records.results import FAILING, Result
 from pytest_llmperf.report import junit
-from pytest_llmperf.session.perf_test import PerfTest
+from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.session.server_records import server_record
-from pytest_llmperf.session.verdicts import to_record
 
 
 def conclude(test: PerfTest, item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
@@ -84,7 +87,7 @@ def _payload(
         "nodeid": test.nodeid,
         "results": [r.to_json() for r in results],
         "servers": [plain(s) for s in servers],
-        "fresh": [f.to_json() for f in to_record(test)] if report.when == "call" and test.decided else [],
+        "fresh": [f.to_json() for f in _to_record(test)] if report.when == "call" and test.decided else [],
         "notes": [*(f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes), *test.notes],
         "gaps": plain(test.gaps),
         "loads": plain(test.loads),
@@ -124,3 +127,24 @@ def _invalid(test: PerfTest, error: BaseException | None) -> list[Result]:
         )
         for name in test.pending()
     ]
+
+
+def _to_record(test: PerfTest) -> Iterable[Fresh]:
+    """What ``--update-baselines`` may store of ``test``: one entry per fingerprint, all its gated metrics together."""
+    by_mark: dict[str, list[GatedMetric]] = {}
+    for gated in test.gated.values():
+        if gated.result is not None:
+            by_mark.setdefault(gated.fingerprint.key, []).append(gated)
+    for group in by_mark.values():
+        launches: dict[str, StoredLaunch] = {}
+        for gated in group:
+            for launch in (*gated.screened, *gated.confirmed):
+                known = launches.get(launch.id, launch)
+                launches[launch.id] = replace(known, metrics={**known.metrics, **launch.metrics})
+        yield Fresh(
+            test=test.test,
+            engine=group[0].config.engine,
+            fingerprint=group[0].fingerprint,
+            launches=tuple(launches.values()),
+            verdicts={g.metric.name: g.result.verdict for g in group if g.result},
+        )

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmperf.baselines.fitted_priors import Priors
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
 from pytest_llmperf.engines.registry import builtin
@@ -34,11 +33,12 @@ from pytest_llmperf.session.from_markers import declared, planned
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
 from pytest_llmperf.session.sweep_test import SweepTest
-from pytest_llmperf.session.verdicts import Baseline, Verdicts
-from pytest_llmperf.stats import Prior
 
 if TYPE_CHECKING:
+    from pytest_llmperf.baselines.fitted_priors import Priors
     from pytest_llmperf.measure.run import Run
+    from pytest_llmperf.session.verdicts import Baseline, Verdicts
+    from pytest_llmperf.stats import Prior
 
 
 class PerfSession:
@@ -213,6 +213,8 @@ class PerfSession:
 
     @cached_property
     def verdicts(self) -> Verdicts:
+        from pytest_llmperf.session.verdicts import Verdicts  # here: scipy is for sessions that judge
+
         return Verdicts(
             self.options,
             self.hardware,
@@ -224,6 +226,8 @@ class PerfSession:
         )
 
     def baseline(self, test: PerfTest) -> Baseline:
+        from pytest_llmperf.session.verdicts import Baseline
+
         return Baseline(self.verdicts, test, can_confirm=self.options.confirm > 0 and not self.options.url)
 
     def priors(self, launch: Launch, workload: Workload) -> Priors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
@@ -17,7 +17,9 @@ from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.tuning.ab_plan import AbPlan
-from pytest_llmperf.tuning.loads import Load, load_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.tuning.loads import Load
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class PerfTest:
 
     def add_load(self, launch: Launch, measurement: Measurement) -> None:
         """Keep what is a point of a load curve."""
+        from pytest_llmperf.tuning.loads import load_of  # here: scipy is for sessions that judge
+
         config, most = launch.config, launch.effective.max_running_requests
         load = load_of(self.test, config.engine, config.key, measurement, most)
         if load is not None:

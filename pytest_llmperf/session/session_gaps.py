@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pytest_llmperf.baselines import fitted_priors
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.gaps_and_sweeps import Curve, Gap
 from pytest_llmperf.records.results import Result
-from pytest_llmperf.stats import Prior
-from pytest_llmperf.tuning.gaps import gaps
-from pytest_llmperf.tuning.loads import Load, curves
+
+if TYPE_CHECKING:
+    from pytest_llmperf.stats import Prior
+    from pytest_llmperf.tuning.loads import Load
 
 
 class SessionGaps:
@@ -30,19 +30,27 @@ class SessionGaps:
 
     def take(self, payload: Mapping[str, Any]) -> None:
         """Take one report's payload. A later one of the same test replaces the earlier one: it holds that too."""
+        from pytest_llmperf.tuning.loads import Load
+
         test = payload.get("nodeid", "")
         self._gaps[test] = [Gap.from_json(g) for g in payload.get("gaps", ())]
         self._loads[test] = [Load.from_json(x) for x in payload.get("loads", ())]
 
     def gaps(self, results: Sequence[Result]) -> tuple[Gap, ...]:
         """Those between the engines of ``results``, then those that tests measured on purpose."""
+        from pytest_llmperf.tuning.gaps import gaps  # here: scipy is for sessions that judge
+
         between = gaps(results, self._options.engine, self._prior)
         return (*between, *(g for found in self._gaps.values() for g in found))
 
     def curves(self) -> tuple[Curve, ...]:
+        from pytest_llmperf.tuning.loads import curves
+
         return tuple(curves(x for found in self._loads.values() for x in found))
 
     def _prior(self, result: Result) -> Prior:
         """The launch spread that the stored series of the result's engine on its hardware show, else its usual one."""
+        from pytest_llmperf.baselines import fitted_priors
+
         fitted = fitted_priors.fit(self._options.baselines, result.engine, Fingerprint(result.fingerprint), self._cache)
         return fitted.of(METRICS[result.metric], self._engines[result.engine].launch_spread)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
-from pytest_llmperf.baselines import history, store, unused, update
+from pytest_llmperf.baselines import store, unused, update
 from pytest_llmperf.baselines.series import utc
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError
@@ -29,7 +29,6 @@ from pytest_llmperf.server_config import without_login
 from pytest_llmperf.session.schedule import Plan
 from pytest_llmperf.session.server_records import merged
 from pytest_llmperf.session.session_gaps import SessionGaps
-from pytest_llmperf.stats import session_alpha
 
 
 class SessionFinish:
@@ -101,6 +100,8 @@ class SessionFinish:
             self._try(partial(write, record))
 
     def _record(self, plan: Plan, hardware: Hardware, interrupted: bool) -> SessionRecord:
+        from pytest_llmperf.stats import session_alpha  # here: scipy is for sessions that judge
+
         return SessionRecord(
             session={
                 "started": utc(self._started),
@@ -185,6 +186,8 @@ class SessionFinish:
             jsonfile.write(self._options.html, page)
 
     def _histories(self, results: Iterable[Result]) -> Iterator[History]:
+        from pytest_llmperf.baselines import history
+
         for r in results:
             if r.baseline is not None:
                 series = store.read(self._options.baselines / r.baseline.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_llmperf.errors import ConfigError, MeasurementError
 from pytest_llmperf.measure.metrics import METRICS, Measurement, Metric
@@ -15,13 +15,14 @@ from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import PerfTest
-from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.order import Slot, launch_order
 from pytest_llmperf.tuning.plan import BASE, SweepPlan
-from pytest_llmperf.tuning.ratios import nccl_note, sweep
+
+if TYPE_CHECKING:
+    from pytest_llmperf.stats import Prior
 
 #: How much launches like one differ, for a workload and a metric.
-PriorOf: TypeAlias = Callable[[Launch, Workload, Metric], Prior]
+PriorOf: TypeAlias = "Callable[[Launch, Workload, Metric], Prior]"
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class SweepTest(PerfTest):
 
         ``prior`` tells how much launches like this one differ; guards in ``ignored`` are not worth a note.
         """
+        from pytest_llmperf.tuning.ratios import sweep  # here: scipy is for sessions that judge
+
         found = []
         workloads = list(dict.fromkeys(t.measurement.workload for t in self._taken))
         for workload in workloads:
@@ -150,6 +153,8 @@ class SweepTest(PerfTest):
 
     def _notes(self, taken: Sequence[Taken]) -> dict[str, str]:
         """What the numbers of each variation do not say."""
+        from pytest_llmperf.tuning.ratios import nccl_note
+
         found = {}
         for variation in self.plan.variations:
             said: list[str | None] = []

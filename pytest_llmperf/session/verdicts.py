@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from pytest_llmperf.baselines.fitted_priors import Priors
 from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, verdict_of
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 from pytest_llmperf.baselines.speculative_loss import LENGTH, SPEEDS
-from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.hardware import Hardware
@@ -264,24 +263,3 @@ def _recorded(result: Result, options: Options) -> Result:
         accepted = f"accepted by --update-baselines --accept-regression: {options.accept_regression}"
         return replace(result, reasons=(*result.reasons, accepted))
     return result
-
-
-def to_record(test: PerfTest) -> Iterable[Fresh]:
-    """What ``--update-baselines`` may store of ``test``: one entry per fingerprint, all its gated metrics together."""
-    by_mark: dict[str, list[GatedMetric]] = {}
-    for gated in test.gated.values():
-        if gated.result is not None:
-            by_mark.setdefault(gated.fingerprint.key, []).append(gated)
-    for group in by_mark.values():
-        launches: dict[str, StoredLaunch] = {}
-        for gated in group:
-            for launch in (*gated.screened, *gated.confirmed):
-                known = launches.get(launch.id, launch)
-                launches[launch.id] = replace(known, metrics={**known.metrics, **launch.metrics})
-        yield Fresh(
-            test=test.test,
-            engine=group[0].config.engine,
-            fingerprint=group[0].fingerprint,
-            launches=tuple(launches.values()),
-            verdicts={g.metric.name: g.result.verdict for g in group if g.result},
-        )
