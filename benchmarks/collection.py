@@ -2,9 +2,10 @@
 
     python benchmarks/collection.py [--tests N] [--configs N] [--rounds N]
 
-Collects the same folder with ``-m perf --engine sglang`` and with ``-p no:llmperf`` in turns, each in a process of its
-own, and prints the medians of their CPU times and the ratio. Without the plugin pytest neither reads the markers nor
-groups tests by server, so the ratio is the price of that.
+Collects the same folder in turns, each time in a process of its own: with ``-m perf --engine sglang``; with
+``-p no:llmperf`` and two fixtures of the same names; and with ``-p no:llmperf`` where these have a parameter ``engine``
+like the plugin's. Prints the medians of their CPU times and the ratios: the first one holds pytest's
+own price of a parameter, the second one that of reading markers, grouping tests by server and ordering them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,24 @@ def baseline(): ...
 """
 
 
+PARAMETRIZED = """
+import pytest
+
+@pytest.fixture
+def engine(request):
+    return request.param
+
+@pytest.fixture
+def llm_server(engine): ...
+
+@pytest.fixture
+def baseline(): ...
+
+def pytest_generate_tests(metafunc):
+    metafunc.parametrize("engine", ["sglang"], indirect=True)
+"""
+
+
 def write(folder: Path, tests: int, configs: int) -> None:
     """``configs`` modules that share the tests, and the fixtures that are missing without the plugin."""
     for n in range(configs):
@@ -64,20 +83,24 @@ def main() -> None:
     parser.add_argument("--configs", type=int, default=50, metavar="N", help="Different server configs")
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="Collections of each kind")
     args = parser.parse_args()
-    with_it: list[float] = []
-    without: list[float] = []
+    kinds = {
+        "with the plugin": ("", ("-m", "perf", "--engine", "sglang")),
+        "two fixtures": (WITHOUT, ("-p", "no:llmperf")),
+        "two fixtures and a parameter": (PARAMETRIZED, ("-p", "no:llmperf")),
+    }
+    spent: dict[str, list[float]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, args.tests, args.configs)
-        conftest = folder / "conftest.py"
         for _ in range(args.rounds):
-            conftest.write_text("")
-            with_it.append(cpu_seconds(folder, "-m", "perf", "--engine", "sglang"))
-            conftest.write_text(WITHOUT)
-            without.append(cpu_seconds(folder, "-p", "no:llmperf"))
-    mine, plain = statistics.median(with_it), statistics.median(without)
+            for kind, (conftest, words) in kinds.items():
+                (folder / "conftest.py").write_text(conftest)
+                spent[kind].append(cpu_seconds(folder, *words))
+    mine, *plain = (statistics.median(values) for values in spent.values())
     print(f"{args.tests} tests, {args.configs} configs, medians of {args.rounds}; Python {platform.python_version()}")
-    print(f"with the plugin {mine:.1f} s CPU, without {plain:.1f} s CPU, ratio {mine / plain:.2f}")
+    print(f"with the plugin {mine:.1f} s CPU")
+    for kind, seconds in zip(list(kinds)[1:], plain, strict=True):
+        print(f"{kind} without it {seconds:.1f} s CPU, ratio {mine / seconds:.2f}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def parametrize(metafunc: pytest.Metafunc, session: PerfSession) -> None:
     if "engine" not in metafunc.fixturenames or not ours or _chooses_engine(metafunc):
         return
     try:
-        engines = session.engines_for(session.declared(metafunc.definition))
+        engines = session.engines_for(metafunc.definition)
     except ConfigError:  # told with every other misuse, once all tests are there
         engines = session.options.engine
     if engines:

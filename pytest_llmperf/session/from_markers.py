@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -23,11 +23,54 @@ from pytest_llmperf.tuning.presets import Presets, expand
 _T = TypeVar("_T")
 
 
-def planned(
-    item: pytest.Item, nodeid: str, engine: str | None, options: Options, engines: Mapping[str, Engine]
-) -> PerfTest:
+class Declarations:
+    """What the ``llm_server`` markers of tests come to. Tests share markers: each chain of them is read once."""
+
+    def __init__(self, options: Options, engines: Mapping[str, Engine]) -> None:
+        self.options, self.engines = options, engines
+        self._names = frozenset(engines)
+        self._said: dict[tuple[int, ...], tuple[list[pytest.Mark], dict[str, Any]]] = {}
+        self._configs: dict[tuple[int, str], ServerConfig] = {}
+
+    def of(self, item: pytest.Item) -> dict[str, Any] | None:
+        """The markers of ``item`` merged from outer to inner; None without one. Raises ``ConfigError``."""
+        marks = list(item.iter_markers("llm_server"))
+        if not marks:
+            return None
+        chain = tuple(map(id, marks))
+        if chain not in self._said:
+            self._said[chain] = marks, self._merged(marks)  # marks that are kept keep their ids
+        return self._said[chain][1]
+
+    def _merged(self, marks: Sequence[pytest.Mark]) -> dict[str, Any]:
+        profiles, presets = self.options.profiles, self.options.presets
+        out: dict[str, Any] = {}
+        for mark in reversed(marks):
+            for name in mark.args:
+                if name not in profiles:
+                    near = nearest(str(name), profiles)
+                    raise ConfigError(f"llm_server names no profile of [tool.llmperf.profiles]: {name!r}{near}")
+                out = merged(out, expand(profiles[name], presets, f"profile {name}"))
+            out = merged(out, expand(mark.kwargs, presets, "llm_server"))
+        return out
+
+    def config(self, said: Mapping[str, Any], engine: str) -> ServerConfig:
+        """The config that ``said`` means for ``engine``. Raises ``ConfigError``."""
+        if engine not in self.engines:
+            raise ConfigError(f"no engine {engine!r}{nearest(engine, self.engines)}")
+        return server_config(said, self.engines[engine], self._names)
+
+    def shared(self, said: Mapping[str, Any], engine: str) -> ServerConfig:
+        """``config`` of what ``of`` gave, made once for each engine."""
+        key = id(said), engine
+        if key not in self._configs:
+            self._configs[key] = self.config(said, engine)
+        return self._configs[key]
+
+
+def planned(item: pytest.Item, nodeid: str, engine: str | None, declarations: Declarations) -> PerfTest:
     """The performance test that ``item`` is. Raises ``ConfigError`` with a line for each thing that is wrong."""
-    reader = _Reader(item, engine, options, engines)
+    reader = _Reader(item, engine, declarations)
     problems: list[str] = []
     perf = _sound(problems, lambda: Perf.from_item(item))
     configs = _sound(problems, reader.configs)
@@ -35,13 +78,11 @@ def planned(
     sweep = _sound(problems, reader.sweep) if configs else None
     if problems or configs is None:
         raise ConfigError("\n".join(problems))
-    path, line, _ = item.location
-    place = f"{path}:{(line or 0) + 1}"
     if sweep is not None:
-        return SweepTest(nodeid, perf, engine or "", *sweep, place)
+        return SweepTest(nodeid, perf, engine or "", *sweep)
     if compared is not None:
         perf, configs = None, (None, {"a": compared.a.config, "b": compared.b.config})
-    test = PerfTest(nodeid, perf, engine or "", *configs, place)
+    test = PerfTest(nodeid, perf, engine or "", *configs)
     test.ab = compared
     return test
 
@@ -49,24 +90,24 @@ def planned(
 class _Reader:
     """The markers of one test that runs on ``engine``."""
 
-    def __init__(self, item: pytest.Item, engine: str | None, options: Options, engines: Mapping[str, Engine]) -> None:
-        self._item, self._engine, self._options, self._engines = item, engine, options, engines
+    def __init__(self, item: pytest.Item, engine: str | None, declarations: Declarations) -> None:
+        self._item, self._engine, self._declarations = item, engine, declarations
+        self._options, self._engines = declarations.options, declarations.engines
         self._fixtures = frozenset(getattr(item, "fixturenames", ()))
         self._declaration: dict[str, Any] | None = None
 
     def configs(self) -> tuple[ServerConfig | None, Mapping[str, ServerConfig]]:
         """The config of ``llm_server`` and those of ``llm_servers``, as far as the test uses them."""
-        presets = self._options.presets
-        said = self._declaration = declared(self._item, self._options.profiles, presets)
+        said = self._declaration = self._declarations.of(self._item)
         if said is None:
             raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
         engines_of(said)
         if self._engine is None:
             raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
-        extras = named(self._item, presets) if "llm_servers" in self._fixtures else {}
+        extras = named(self._item, self._options.presets) if "llm_servers" in self._fixtures else {}
         if "llm_servers" in self._fixtures and not extras:
             raise ConfigError("llm_servers needs @pytest.mark.llm_servers(name={...overrides}, ...)")
-        config = self._config_of(said) if "llm_server" in self._fixtures else None
+        config = self._declarations.shared(said, self._engine) if "llm_server" in self._fixtures else None
         return config, {name: self._config_of(merged(said, x), x) for name, x in extras.items()}
 
     def ab(self) -> AbPlan | None:
@@ -116,10 +157,7 @@ class _Reader:
 
     def _config_of(self, declaration: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> ServerConfig:
         """``own`` may name another engine than the test's, for one of several servers."""
-        name = next(iter(engines_of(own)), self._engine or "")
-        if name not in self._engines:
-            raise ConfigError(f"no engine {name!r}{nearest(name, self._engines)}")
-        return server_config(declaration, self._engines[name], frozenset(self._engines))
+        return self._declarations.config(declaration, next(iter(engines_of(own)), self._engine or ""))
 
 
 def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
@@ -129,21 +167,6 @@ def _sound(problems: list[str], read: Callable[[], _T]) -> _T | None:
     except ConfigError as e:
         problems += str(e).splitlines()
         return None
-
-
-def declared(item: pytest.Item, profiles: Mapping[str, Mapping[str, Any]], presets: Presets) -> dict[str, Any] | None:
-    """What the ``llm_server`` markers of ``item`` declare, merged from outer to inner; None without one."""
-    out: dict[str, Any] = {}
-    marks = list(item.iter_markers("llm_server"))
-    for mark in reversed(marks):
-        for name in mark.args:
-            if name not in profiles:
-                raise ConfigError(
-                    f"llm_server names no profile of [tool.llmperf.profiles]: {name!r}{nearest(str(name), profiles)}"
-                )
-            out = merged(out, expand(profiles[name], presets, f"profile {name}"))
-        out = merged(out, expand(mark.kwargs, presets, "llm_server"))
-    return out if marks else None
 
 
 def named(item: pytest.Item, presets: Presets) -> dict[str, Mapping[str, Any]]:

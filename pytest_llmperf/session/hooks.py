@@ -100,6 +100,8 @@ class SessionHooks:
         test = self.session.tests.get(item.nodeid)
         if test is None:
             return None
+        path, line, _ = item.location
+        test.location = f"{path}:{(line or 0) + 1}"
         if isinstance(test, SweepTest):
             sweep_rounds.run(item, nextitem, test, self.session)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session import schedule
-from pytest_llmperf.session.from_markers import declared, planned
+from pytest_llmperf.session.from_markers import Declarations, planned
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
 from pytest_llmperf.session.sweep_test import SweepTest
@@ -59,6 +59,7 @@ class PerfSession:
         self.engines: dict[str, Engine] = dict(builtin())
         for found in config.hook.pytest_llmperf_engines(config=config):
             self.engines.update(_by_name(found))
+        self._declarations = Declarations(options, self.engines)
         self.tests: dict[str, PerfTest] = {}
         self.groups: dict[str, str] = {}
         """nodeid to group, once collected."""
@@ -76,19 +77,16 @@ class PerfSession:
 
     # -- collection
 
-    def engines_for(self, declaration: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Engines a test runs on: the chosen ones that its marker allows, else its marker's own."""
-        own = engines_of(declaration)
+    def engines_for(self, item: pytest.Item) -> tuple[str, ...]:
+        """Engines a test runs on: the chosen ones that its marker allows, else its marker's own. Raises
+        ``ConfigError``."""
+        own = engines_of(self._declarations.of(item))
         chosen = tuple(e for e in self.options.engine if not own or e in own)
         return chosen or own or self.options.engine
 
-    def declared(self, item: pytest.Item) -> dict[str, Any] | None:
-        """What the ``llm_server`` markers of ``item`` come to; None without one."""
-        return declared(item, self.options.profiles, self.options.presets)
-
     def add(self, item: pytest.Item, nodeid: str, engine: str | None) -> None:
         """Register a collected test. Raises ``ConfigError`` with a line for each thing that its markers have wrong."""
-        self.tests[item.nodeid] = planned(item, nodeid, engine, self.options, self.engines)
+        self.tests[item.nodeid] = planned(item, nodeid, engine, self._declarations)
 
     def regroup(self) -> None:
         """Group the registered tests by the servers they need."""

@@ -78,7 +78,6 @@ class PerfTest:
         engine: str,
         config: ServerConfig | None,
         named: Mapping[str, ServerConfig],
-        location: str,
     ) -> None:
         self.nodeid = nodeid
         self.test = engineless(nodeid, engine)
@@ -86,7 +85,8 @@ class PerfTest:
         self.engine = engine
         self.config = config
         self.named = named
-        self.location = location
+        self.location = ""
+        """``path:line``, known once the test runs: pytest takes a while to tell it."""
         self.group = ""
         self.round = Round()
         self.gated: dict[tuple[str, str], GatedMetric] = {}

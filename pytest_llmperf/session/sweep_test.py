@@ -48,9 +48,8 @@ class SweepTest(PerfTest):
         engine: str,
         plan: SweepPlan,
         members: Mapping[str, ServerConfig],
-        location: str,
     ) -> None:
-        super().__init__(nodeid, perf, engine, members[BASE], {}, location)
+        super().__init__(nodeid, perf, engine, members[BASE], {})
         self.plan = plan
         self.members = members
         self.order = launch_order([v.name for v in plan.variations], plan.launches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -14,12 +15,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-import pytest_llmperf.measure.load  # noqa: F401
-
-# in this process too, since pytester drops what a run in-process imports, and numpy cannot be imported twice
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch
 from tests.conftest import PerfProject, alive, wait_for
+
+# pytester drops what a run in this process imports: numpy cannot be imported twice, and the rest takes its time each
+# time it is imported
+for _name in ("session.hooks", "session.verdicts", "session.ab_fixture", "measure.load", "tuning.gaps", "report.html"):
+    importlib.import_module(f"pytest_llmperf.{_name}")
 
 #: Guards that watch this machine rather than the server; a busy test machine would trip them.
 HOST_GUARDS = ("server starved", "host load", "client delay", "client cpu", "drift")
