@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import fdtri
@@ -27,21 +29,21 @@ def unsteadiness(ref: Reference, d0: float, least: float) -> npt.NDArray[np.int_
     grouped = (apart > MODES_APART) & (gap > least)
     if ref.own_df < 1 or d0 <= 0:
         return np.where(grouped, GROUPED, STEADY)
-    variance = np.sum(ref.residuals**2, axis=-1) / ref.own_df
     limit = fdtri(ref.own_df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
-    return np.select([grouped, (variance > limit) & (variance > least**2)], [GROUPED, SPREAD], STEADY)
+    return np.select([grouped, (ref.shown > limit) & (ref.shown > least**2)], [GROUPED, SPREAD], STEADY)
 
 
 def modes(logs: Array, d0: float, s0: float | Array) -> tuple[Array, Array]:
     """The widest gap between two groups of launches and its size in moderated standard deviations within the groups.
 
-    Shape ``(..., k)`` to two of ``(...)``. Each group has two launches at least (one alone is an outlier, not a mode);
-    zeros for fewer than four launches.
+    Shape ``(..., k)`` to two of ``(...)``. Each group has two launches and a quarter of them at least (fewer are
+    outliers, not a mode); zeros for fewer than four launches.
     """
     x = np.sort(logs, axis=-1)
     k = x.shape[-1]
     gap, size = np.zeros(x.shape[:-1]), np.zeros(x.shape[:-1])
-    for cut in range(2, k - 1):
+    fewest = max(2, math.ceil(k / 4))
+    for cut in range(fewest, k - fewest + 1):
         low, high = x[..., :cut], x[..., cut:]
         within = sum(np.sum((g - np.mean(g, axis=-1, keepdims=True)) ** 2, axis=-1) for g in (low, high))
         here = high[..., 0] - low[..., -1]
