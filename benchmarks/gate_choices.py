@@ -20,7 +20,7 @@ from scipy.stats import multivariate_t
 
 from pytest_llmperf.stats import Prior, fit_prior
 from pytest_llmperf.stats import levels as gate_levels
-from pytest_llmperf.stats import prior as gate_prior
+from pytest_llmperf.stats import prior_fit as gate_prior
 from pytest_llmperf.stats.levels import Design, quantile
 from pytest_llmperf.stats.location import log_location, squared_error
 from pytest_llmperf.stats.reference import Reference, reference, shift

@@ -100,7 +100,9 @@ def failing(
     center, wc = 8.5 * x, 8.5 * wx * np.exp(-((8.5 * x) ** 2) / 2) / np.sqrt(2 * np.pi)
     squares, lowest, wd = _deviations(design.confirmed)
     error = np.sqrt(v / design.nu) * np.sqrt(design.share + 1)
-    first = np.maximum(design.screen * error * np.sqrt((design.share + 1 / design.screened) / (design.share + 1)), least)
+    first = np.maximum(
+        design.screen * error * np.sqrt((design.share + 1 / design.screened) / (design.share + 1)), least
+    )
     one = np.maximum(each * error, least)
     added = squares if design.pooled else np.zeros_like(squares)
     pooled = np.sqrt((v[:, None] + added) / design.confirm_nu)
@@ -117,9 +119,7 @@ def failing(
     return float(np.sum(wv[:, None] * wc * suspect * confirmed))
 
 
-def design_of(
-    share: float, nu: float, screened: int, confirmed: int, alpha: float, *, one_host: bool = True
-) -> Design:
+def design_of(share: float, nu: float, screened: int, confirmed: int, alpha: float, *, one_host: bool = True) -> Design:
     """The design of a baseline. Where hosts make ``share`` and ``nu`` unlike from series to series, they are rounded
     to the careful side, so that few critical values serve all."""
     if one_host:

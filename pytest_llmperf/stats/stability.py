@@ -18,6 +18,8 @@ DISAGREE_LEVEL = 0.001
 #: Gap between two groups, in standard deviations within them, that makes two modes of them: one unchanged series in a
 #: hundred at a launch spread of 2 %, one in three thousand at 1 %.
 MODES_APART = 4.0
+#: Gap (logs) below which two groups are none to a prior.
+LEAST_GAP = 0.01
 
 STEADY, GROUPED, SPREAD = range(3)
 
@@ -26,11 +28,23 @@ def unsteadiness(ref: Reference, d0: float, least: float) -> npt.NDArray[np.int_
     """Codes of the stored launches behind a reference, shape ``(...)``; differences below
     ``least`` (logs) do not matter."""
     gap, apart = modes(ref.residuals, d0, ref.expected)
-    grouped = (apart > MODES_APART) & (gap > least)
+    grouped = _grouped(gap, apart, least)
     if ref.own_df < 1 or d0 <= 0:
         return np.where(grouped, GROUPED, STEADY)
     limit = fdtri(ref.own_df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
     return np.select([grouped, (ref.shown > limit) & (ref.shown > least**2)], [GROUPED, SPREAD], STEADY)
+
+
+def groups(logs: Array, d0: float, s0: float) -> list[Array]:
+    """Launches, shape ``(k,)``, in their two groups where they fall into such, else all together."""
+    gap, apart = modes(logs, d0, s0)
+    x = np.sort(logs)
+    cut = int(np.argmin(np.abs(np.diff(x) - gap))) + 1 if _grouped(gap, apart, LEAST_GAP) else 0
+    return [x[:cut], x[cut:]] if cut else [x]
+
+
+def _grouped(gap: Array, apart: Array, least: float) -> npt.NDArray[np.bool_]:
+    return np.asarray((apart > MODES_APART) & (gap > least))
 
 
 def modes(logs: Array, d0: float, s0: float | Array) -> tuple[Array, Array]:

@@ -85,7 +85,9 @@ def both_stages(
     pairs, which = np.unique(np.stack([ref.share, ref.nu]), axis=1, return_inverse=True)
     made = fresh.shape[-1] - 1
     designs = [design_of(s, n, 1, made, alpha, one_host=ref.one_host) for s, n in pairs.T]
-    screen, confirm, each = (np.array(x)[which] for x in zip(*((d.screen, d.confirm, d.each) for d in designs)))
+    screen, confirm, each = (
+        np.array(x)[which] for x in zip(*((d.screen, d.confirm, d.each) for d in designs), strict=True)
+    )
     first = first_stage(shift(ref, fresh[:, :1], pooled=False), screen, least)
     again = shift(ref, fresh[:, 1:], pooled=True)
     return first, last_stage(again, confirm, least, each_limit(ref, each, least))
