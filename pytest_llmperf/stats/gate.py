@@ -13,7 +13,7 @@ from .levels import POWER, Design, design_of, quantile
 from .location import Array, Launch, launch_logs, log_location, stack, wander
 from .prior import Prior
 from .reference import Shift, reference, shift
-from .stability import GROUPED, SPREAD, disagree, modes, unsteadiness
+from .stability import GROUPED, SPREAD, disagree, modes, outliers, unsteadiness
 from .verdict import FASTER, VERDICTS, Outcome, each_limit, first_stage, last_stage
 
 #: More stored launches than this are never asked for.
@@ -62,9 +62,9 @@ class Gate:
         self._sign = 1.0 if higher_is_better else -1.0
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
         logs = _sound(baseline_launches)
-        stored = self._sign * np.array([float(log_location(x)) for x in logs])
+        self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
         self.wander = math.sqrt(wander(baseline_launches))
-        self._ref = reference(stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
+        self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
     def k(self) -> int:
@@ -103,10 +103,12 @@ class Gate:
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """Stored launches that lie so far off that they count as less, by index into ``baseline_launches``: the
-        least number that matters and ``OUTLYING`` standard deviations away."""
-        far = self._ref.outlying & (np.abs(self._ref.residuals) > self._least)
-        return tuple(i for i, odd in zip(self._ref.used, far, strict=True) if odd)
+        """Stored launches that lie far from all others, by index into ``baseline_launches``. They count for less than
+        the others; without them the band is tighter. None is told apart where hosts stand in for each other."""
+        if not self._ref.one_host:
+            return ()
+        odd = outliers(self._stored[[*self._ref.used]], self.prior, self._least, wander=self.wander**2)
+        return tuple(self._ref.used[i] for i in odd)
 
     @property
     def mde(self) -> float:

@@ -25,8 +25,6 @@ OWN_LAUNCHES = 3
 #: Standard deviations beyond which a launch counts no more than one at that distance, and what that leaves of a normal
 #: launch's square: ``E[min(z^2, b^2)]``.
 REACH, _WITHIN_REACH = 2.0, 0.920537
-#: Standard deviations beyond which a stored launch is named as an outlier.
-OUTLYING = 3.0
 #: Most rounds of the robust centre and spread; a dozen settle it nearly always.
 _ROUNDS = 100
 
@@ -49,11 +47,6 @@ class Reference:
     own_df: int
     used: tuple[int, ...]
     one_host: bool = True
-
-    @property
-    def outlying(self) -> npt.NDArray[np.bool_]:
-        """Which launches lie so far off that their group can hardly have brought them forth, shape ``(..., used)``."""
-        return np.asarray(np.abs(self.residuals) > OUTLYING * self.spread[..., None])
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ import numpy.typing as npt
 from scipy.special import fdtri
 
 from .location import Array
-from .reference import Reference
+from .prior import Prior
+from .reference import OWN_LAUNCHES, Reference, reference, shift
 
 #: Share of series, their spread drawn from the prior, that are called too spread although nothing is wrong.
 SPREAD_LEVEL = 0.01
 #: The same for fresh launches that disagree with each other more than the stored ones do.
 DISAGREE_LEVEL = 0.001
+#: The same for a stored launch that is named as an outlier, on either side.
+OUTLIER_LEVEL = 0.001
 #: Gap between two groups, in standard deviations within them, that makes two modes of them: one unchanged series in a
 #: hundred at a launch spread of 2 %, one in three thousand at 1 %.
 MODES_APART = 4.0
@@ -33,6 +36,19 @@ def unsteadiness(ref: Reference, d0: float, least: float) -> npt.NDArray[np.int_
         return np.where(grouped, GROUPED, STEADY)
     limit = fdtri(ref.own_df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
     return np.select([grouped, (ref.shown > limit) & (ref.shown > least**2)], [GROUPED, SPREAD], STEADY)
+
+
+def outliers(logs: Array, prior: Prior, least: float, *, wander: float = 0.0) -> list[int]:
+    """Indices of launches, shape ``(k,)``, that the others can hardly have brought forth: each against the rest, as
+    if it were the fresh one, at ``OUTLIER_LEVEL`` either way. Of fewer than ``OWN_LAUNCHES`` none can be told."""
+    if logs.size < OWN_LAUNCHES:
+        return []
+    found = []
+    for i, one in enumerate(logs):
+        seen = shift(reference(np.delete(logs, i), prior, wander=wander), one[None], pooled=False)
+        if abs(float(seen.drop)) > least and min(float(seen.p), 1 - float(seen.p)) < OUTLIER_LEVEL:
+            found.append(i)
+    return found
 
 
 def groups(logs: Array, d0: float, s0: float) -> list[Array]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pytest_llmperf.stats import session_alpha
-from pytest_llmperf.stats.levels import POWER, Design, failing, quantile
+from pytest_llmperf.stats.levels import EACH, OUTLIERS, POWER, Design, failing, quantile
 
 
 @pytest.mark.parametrize("nu", [1.0, 2.5, 4.0, 8.0, 100.0])
@@ -41,8 +41,7 @@ def test_single_confirmation_is_scipys_bivariate_t(k: int) -> None:
     rho = design.share / (design.share + 1)
     joint = stats.multivariate_t(shape=[[1, rho], [rho, 1]], df=design.nu, seed=1)
     both = float(joint.cdf([-design.screen, -2.0], maxpts=200_000))
-    assert failing(design, 2.0, each=False) == pytest.approx(both, rel=0.02)
-    assert failing(design, design.confirm) <= 0.01 * (1 + 1e-4)
+    assert failing(design, 2.0, -math.inf) == pytest.approx(both, rel=0.02)
 
 
 @pytest.mark.parametrize("confirmed", [1, 2, 4])
@@ -59,11 +58,12 @@ def test_failing_probability_is_that_of_the_model(k: int, d0: float, drop: float
     again = center[:, None] - rng.normal(0, 1, (n, confirmed))
     second = np.mean(again, axis=1)
     added = np.sum((again - second[:, None]) ** 2, axis=1)
-    one = np.maximum(design.screen * np.sqrt(stored / design.nu * (1 / k + 1)), least)
+    error = np.sqrt(stored / design.nu * (1 / k + 1))
+    one, each = np.maximum(design.screen * error, least), np.maximum(design.each * error, least)
     limit = design.confirm * np.sqrt((stored + added) / design.confirm_nu * (1 / k + 1 / confirmed))
     both = (first > one) & (second > np.maximum(limit, least))
-    failed = float(np.mean(both & np.all(again > one[:, None], axis=1)))
-    expected = failing(design, design.confirm, drop, least)
+    failed = float(np.mean(both & np.all(again > each[:, None], axis=1)))
+    expected = failing(design, design.confirm, design.each, drop, least)
     assert abs(failed - expected) < 4 * math.sqrt(expected * (1 - expected) / n) + 0.01 * expected + 1e-4
 
 
@@ -77,7 +77,7 @@ def test_failing_probability_is_that_of_the_model(k: int, d0: float, drop: float
 @settings(max_examples=40, deadline=None)
 def test_both_stages_spend_alpha_and_no_more(k: int, screened: int, confirmed: int, d0: float, alpha: float) -> None:
     design = Design(1 / k, screened, confirmed, d0 + k - 1, alpha)
-    spent = failing(design, design.confirm)
+    spent = failing(design, design.confirm, design.each)
     assert spent <= alpha * (1 + 1e-3)
     assert spent == pytest.approx(alpha, rel=1e-3) or design.confirm == 0, "unless every launch's own limit is stricter"
 
@@ -87,7 +87,8 @@ def test_both_stages_spend_alpha_and_no_more(k: int, screened: int, confirmed: i
 def test_detectable_loss_is_seen_as_often_as_said(k: int, alpha: float) -> None:
     design = Design(1 / k, 1, 2, 3.0 + k, alpha)
     for least in (0.0, 6.0):
-        assert failing(design, design.confirm, design.detectable(least), least) == pytest.approx(POWER, abs=1e-3)
+        seen = failing(design, design.confirm, design.each, design.detectable(least), least)
+        assert seen == pytest.approx(POWER, abs=1e-3)
     assert design.detectable(6.0) > 6.0
 
 
@@ -95,5 +96,16 @@ def test_more_evidence_tightens_everything() -> None:
     designs = [Design(1 / k, 1, 2, 3.0 + k, 1e-3) for k in (1, 2, 3, 5, 8, 13, 21)]
     for looser, tighter in pairwise(designs):
         assert tighter.screen < looser.screen
-        assert tighter.confirm < looser.confirm
+        assert tighter.confirm <= looser.confirm
         assert tighter.detectable() < looser.detectable()
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.001])
+@pytest.mark.parametrize("k", [3, 10])
+def test_each_launch_is_held_as_loosely_as_outliers_allow(k: int, alpha: float) -> None:
+    """The fewer metrics share the session's level, the looser; never below half the screen's limit."""
+    design = Design(1 / k, 1, 2, 3.0 + k, alpha)
+    assert EACH[0] * design.screen <= design.each <= design.screen
+    spent = failing(design, design.confirm, design.each, outliers=OUTLIERS)
+    assert spent <= alpha or design.each == design.screen
+    assert Design(1 / k, 1, 2, 3.0 + k, alpha / 10).each >= design.each
