@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -96,7 +97,7 @@ def failing(
     one confirming launch and ``each = -inf`` this is scipy's bivariate ``multivariate_t``.
     """
     v, wv = chi2_nodes(design.nu)
-    x, wx = legendre(48)
+    x, wx = legendre(48 * math.ceil(math.sqrt(max(design.share, 1.0))))
     center, wc = 8.5 * x, 8.5 * wx * np.exp(-((8.5 * x) ** 2) / 2) / np.sqrt(2 * np.pi)
     squares, lowest, wd = _deviations(design.confirmed)
     error = np.sqrt(v / design.nu) * np.sqrt(design.share + 1)
@@ -141,7 +142,7 @@ def _limits(design: Design) -> tuple[float, float]:
 
 def _confirm(design: Design, each: float) -> float:
     """``failing(design, t, each) == alpha``; 0 where screen and each launch's limit spend less by themselves."""
-    high = 1.001 * quantile(design.alpha, design.confirm_nu)
+    high = 1.01 * quantile(design.alpha, design.confirm_nu)
     if failing(design, 0.0, each) <= design.alpha:
         return 0.0
     return float(brentq(lambda t: failing(design, t, each) - design.alpha, 0.0, high, rtol=1e-6))
@@ -182,6 +183,6 @@ def chi2_nodes(nu: float) -> tuple[Array, Array]:
     return v, w * (high - low) / 2 * chi2.pdf(v, nu) * v
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def legendre(n: int) -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(n)

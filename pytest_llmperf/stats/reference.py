@@ -80,7 +80,9 @@ def reference(
     expected to be steadier than that, whatever the prior says. ``hosts`` names each launch's host and ``host`` the
     fresh side's: a host with ``OWN_LAUNCHES`` of its own is judged by these alone. Otherwise hosts differ by a random
     ``h ~ N(0, s_h^2)``, and the centre is the best linear forecast for ``host``, which leans on that host's own
-    launches as far as they go and on the others for the rest (Robinson 1991, Stat. Sci. 6:15).
+    launches as far as they go and on the others for the rest (Robinson 1991, Stat. Sci. 6:15). Degrees of freedom are
+    Satterthwaite's (1946, Biometrics 2:110) for the two components; on a new host no more than the hosts' own, whose
+    spread decides there and may be far larger than expected.
     """
     k = logs.shape[-1]
     if hosts is not None and len(hosts) != k:
@@ -106,7 +108,10 @@ def reference(
     own = names.index(host) if host in names else None
     center, variance, of_hosts = _forecast(means, counts, spread, between, own)
     of_launches = variance - of_hosts + spread**2
-    nu = (of_hosts + of_launches) ** 2 / (of_launches**2 / nu + of_hosts**2 / (HOST_WORTH + len(names) - 1))
+    nu_hosts = HOST_WORTH + len(names) - 1
+    nu = (of_hosts + of_launches) ** 2 / (of_launches**2 / nu + of_hosts**2 / nu_hosts)
+    if own is None:
+        nu = np.minimum(nu, nu_hosts)
     share = variance / spread**2
     return Reference(center, spread, nu, share, expected, residuals, shown, df, used, one_host=False)
 

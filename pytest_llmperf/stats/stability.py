@@ -28,14 +28,20 @@ STEADY, GROUPED, SPREAD = range(3)
 
 
 def unsteadiness(ref: Reference, d0: float, least: float) -> npt.NDArray[np.int_]:
-    """Codes of the stored launches behind a reference, shape ``(...)``; differences below
-    ``least`` (logs) do not matter."""
+    """Codes of the stored launches behind a reference, shape ``(...)``; differences below ``least`` (logs) do not
+    matter. Of three or more launches the oddest counts for nothing here: one makes no series unsteady."""
     gap, apart = modes(ref.residuals, d0, ref.expected)
     grouped = _grouped(gap, apart, least)
     if ref.own_df < 1 or d0 <= 0:
         return np.where(grouped, GROUPED, STEADY)
-    limit = fdtri(ref.own_df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
-    return np.select([grouped, (ref.shown > limit) & (ref.shown > least**2)], [GROUPED, SPREAD], STEADY)
+    rest, df = ref.residuals, ref.own_df
+    if df > 1:
+        oddest = np.argmax(np.abs(rest), axis=-1)[..., None]
+        kept = np.arange(rest.shape[-1]) != oddest
+        rest, df = rest[kept].reshape(*rest.shape[:-1], -1), df - 1
+    variance = np.sum((rest - np.mean(rest, axis=-1, keepdims=True)) ** 2, axis=-1) / df
+    limit = fdtri(df, d0, 1 - SPREAD_LEVEL) * ref.expected**2
+    return np.select([grouped, (variance > limit) & (variance > least**2)], [GROUPED, SPREAD], STEADY)
 
 
 def outliers(logs: Array, prior: Prior, least: float, *, wander: float = 0.0) -> list[int]:

@@ -220,7 +220,7 @@ def test_one_odd_stored_launch_is_named_and_makes_nothing_inconclusive(k: int) -
     assert gate.outliers == (1,)
     assert gate.center == pytest.approx(100, rel=0.05 / k), "plainly it would lie that far below"
     assert gate.screen([100.0]).verdict == "passed"
-    assert gate.screen([91.0]).verdict == "suspect"
+    assert gate.screen([90.0]).verdict == "suspect"
     assert Gate([100.0, 100.2, 99.9, 100.1, 99.8]).outliers == ()
 
 
