@@ -140,7 +140,7 @@ def _robust(logs: Array, members: npt.NDArray[np.bool_], d0: float, expected: Ar
         squares = np.sum(off**2 / scale, axis=-1)
         shown, before = squares / max(df, 1), spread
         spread = np.maximum(np.sqrt((d0 * expected**2 + squares) / (d0 + df)), LEAST_SPREAD)
-        if np.all(np.abs(spread - before) <= 1e-10 * spread):
+        if np.all(np.abs(spread - before) <= 1e-8 * spread):
             break
     return center, shown, spread
 
