@@ -37,12 +37,13 @@ NAMES = {SGLANG: "SGLang .6 %", VLLM: "vLLM 1.5 %"}
 
 
 INTRODUCTION = (
-    f"Written by `gate_sessions.py`, which gate.py calls and which runs alone: the product's own functions over "
-    f"{RUNS:,} series a case (fewer where each is judged by itself). A session has {TESTS} independent tests at a level "
-    "of 1 % (0.1 % a test), screens on one launch and confirms on two. *Outliers*: one launch in twenty, stored or "
-    "fresh, is 5 % slow. *One stored outlier*: the first stored launch is, and the fresh ones lost 3 or 5 % of the "
-    "others' speed. *Improved*: a launch that looks better, confirmed on two. What lies beyond the prior is shown, not "
-    "promised: a machine whose launches spread more than its engine's usually do is learned from five sets of launches.",
+    "Written by `gate_sessions.py`, which gate.py calls and which runs alone: the product's own functions over "
+    f"{RUNS:,} series a case (fewer where each is judged by itself). A session has {TESTS} independent tests at a "
+    "level of 1 % (0.1 % a test), screens on one launch and confirms on two. *Outliers*: one launch in twenty, stored "
+    "or fresh, is 5 % slow. *One stored outlier*: the first stored launch is, and the fresh ones lost 3 or 5 % of the "
+    "others' speed. *Improved*: a launch that looks better, confirmed on two. What lies beyond the prior is shown, "
+    "not promised: from five distinct sets of launches on, a machine whose launches spread more has a prior of its "
+    "own.",
 )
 
 
