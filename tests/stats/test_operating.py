@@ -55,7 +55,7 @@ def test_heavy_tails_do_not_blind_it() -> None:
 def test_the_level_is_kept_exactly_when_the_prior_is_right(k: int, alpha: float) -> None:
     """Spread drawn from the prior, launch by launch: what an unchanged test fails with is what both stages and every
     launch's own limit spend, alpha at most."""
-    n = 200_000
+    n = 40_000
     rng = np.random.default_rng(3)
     prior = Prior(4.0, 0.1)  # so wide that neither the practical minimum nor the repetitions count
     sigma = prior.s0 * np.sqrt(prior.d0 / rng.chisquare(prior.d0, n))
