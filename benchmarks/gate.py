@@ -2,6 +2,7 @@
 
     python benchmarks/gate.py [--runs 4000] [--seed 1] [--write docs/reference/gate-benchmark.md]
 
+What a session's colour is worth comes first (``gate_sessions.py``, which runs alone too), then single gates.
 Every gate judges the same launches: drawn from models (normal, heavy-tailed, bimodal, drifting, several hosts) and
 resampled from launches of SGLang and vLLM measured on an H200, for 1, 3, 5 and 10 stored launches, unchanged and with
 losses of 3, 5 and 10 %. pytest-benchmark and inference-doctor judge by their own code
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import gate_ours
 import gate_rivals
+import gate_sessions
 import numpy as np
 from gate_launches import SCENARIOS, Case, Scenario, case
 from gate_ours import Verdicts
@@ -132,14 +134,23 @@ def versions(missing: list[str]) -> str:
 
 def report(args: argparse.Namespace) -> tuple[str, list[str]]:
     _, missing = gates(SCENARIOS[0], args.seed)
+    sessions, missed = gate_sessions.report(gate_sessions.RUNS, args.seed)
+    print("\n".join(sessions), flush=True)
     few = int(args.runs * SLOW_SHARE)
     lines = [
-        "# The gate beside others",
+        "# The gate, measured",
         "",
         f"Written by `python benchmarks/gate.py --runs {args.runs} --seed {args.seed} --write "
         "docs/reference/gate-benchmark.md`; simulated, no hardware involved except in the launches that are resampled.",
         f"{versions(missing)}.",
         *([f"Not installed, so left out: {', '.join(missing)}."] if missing else []),
+        "",
+        "## Sessions",
+        "",
+        *gate_sessions.INTRODUCTION,
+        *sessions,
+        "",
+        "## Beside others",
         "",
         f"Share of {args.runs} series ({few} for packages, which judge one by one) that each gate fails when nothing "
         "changed and when every fresh launch lost 3, 5 or 10 %. This project's gate works at a level of 0.1 % per "
@@ -148,15 +159,14 @@ def report(args: argparse.Namespace) -> tuple[str, list[str]]:
         "launches with the stored ones, each launch being a run, and declines with fewer than three on a side. "
         "A gate that needs a spread says nothing about one stored launch.",
     ]
-    missed: list[str] = []
     for scenario in SCENARIOS:
         rows = [r for k in STORED for r in judged(scenario, k, args.runs, args.seed)]
-        part = ["", f"## {scenario.name[0].upper() + scenario.name[1:]}", ""]
+        part = ["", f"### {scenario.name[0].upper() + scenario.name[1:]}", ""]
         part += [scenario.what[0].upper() + scenario.what[1:] + ".", "", *table(rows)]
         print("\n".join(part), flush=True)
         lines += part
         if scenario is SCENARIOS[0]:
-            missed = misses(rows)
+            missed += misses(rows)
     return "\n".join(lines) + "\n", missed
 
 

@@ -3,7 +3,7 @@
     python benchmarks/gate_choices.py [--runs 20000] [--seed 1] [--only grid]
 
 ``grid``: what the gate fails and spends by stored launches, launch spread and loss. ``screen``: level of the first
-stage. ``pooled``: fresh launches' own spread in the second stage, or not. ``detectable``: losses seen four times in
+stage. ``each``: what every confirming launch is held to. ``detectable``: losses seen four times in
 five. ``cap``: most that a fitted prior may weigh. ``wander``: launches whose repetitions are not independent.
 ``groups``: when launches make two groups.
 """
@@ -12,46 +12,44 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from gate_launches import Array, heavy, normal, repeated
-from scipy.optimize import brentq
-from scipy.stats import multivariate_t
 
 from pytest_llmperf.stats import Prior, fit_prior
 from pytest_llmperf.stats import levels as gate_levels
-from pytest_llmperf.stats import prior as gate_prior
+from pytest_llmperf.stats import prior_fit as gate_prior
 from pytest_llmperf.stats.levels import Design, quantile
 from pytest_llmperf.stats.location import log_location, squared_error
-from pytest_llmperf.stats.reference import Reference, reference, shift
+from pytest_llmperf.stats.reference import Reference, reference
 from pytest_llmperf.stats.stability import modes
-from pytest_llmperf.stats.verdict import REGRESSED, SUSPECT, first_stage, last_stage
+from pytest_llmperf.stats.verdict import REGRESSED, SUSPECT, both_stages
 
 ALPHA, CONFIRM = 0.001, 2
 LEAST = float(-np.log1p(-0.01))
 
 
-def judged(ref: Reference, fresh: Array, k: int, *, pooled: bool = True) -> tuple[float, float]:
-    """Share failed and mean launches, ``fresh`` of shape ``(n, 1 + CONFIRM)``."""
-    design = Design(1 / k, 1, CONFIRM, ref.nu, ALPHA)
-    critical = design.confirm if pooled else _bivariate(design)
-    first = first_stage(shift(ref, fresh[:, :1], pooled=False), design, LEAST)
-    last = last_stage(shift(ref, fresh[:, 1:], pooled=pooled), critical, LEAST)
+def judged(ref: Reference, fresh: Array, *, each: float | None = None) -> tuple[float, float]:
+    """Share failed and mean launches, ``fresh`` of shape ``(n, 1 + CONFIRM)``; with ``each`` that share of the screen's
+    limit for every confirming launch instead of the gate's own."""
+    with held_to(each):
+        first, last = both_stages(ref, fresh, alpha=ALPHA, least=LEAST)
     suspect = first == SUSPECT
-    failed = (first == REGRESSED) | (suspect & (last == REGRESSED))
-    return float(np.mean(failed)), 1 + CONFIRM * float(np.mean(suspect))
+    return float(np.mean(suspect & (last == REGRESSED))), 1 + CONFIRM * float(np.mean(suspect))
 
 
-def _bivariate(design: Design) -> float:
-    """The second stage's critical value when both stages share one variance estimate."""
-    rho = design.share / np.sqrt((design.share + 1) * (design.share + 1 / CONFIRM))
-    joint = multivariate_t(shape=[[1, rho], [rho, 1]], df=design.nu, seed=1)
-
-    def spent(t: float) -> float:
-        both = joint.cdf([-design.screen, -t], maxpts=400_000) - joint.cdf([-design.fast, -t], maxpts=400_000)
-        return float(both) + ALPHA * gate_levels.FAST_SHARE - ALPHA
-
-    return float(brentq(spent, 0.5, quantile(ALPHA * 0.5, design.nu), xtol=1e-3))
+@contextmanager
+def held_to(each: float | None) -> Iterator[None]:
+    if each is None:
+        yield
+        return
+    kept, gate_levels.EACH = gate_levels.EACH, (each,)
+    gate_levels._limits.cache_clear()
+    yield
+    gate_levels.EACH = kept
+    gate_levels._limits.cache_clear()
 
 
 def launches(rng: np.random.Generator, n: int, count: int, cv: float, tails: bool) -> Array:
@@ -69,7 +67,7 @@ def grid(runs: int, seed: int) -> Iterator[str]:
             both = []
             for tails in (False, True):
                 logs = launches(np.random.default_rng([seed, k]), runs, k + 1 + CONFIRM, cv, tails)
-                failed, used = judged(reference(logs[:, :k], Prior()), logs[:, k:] + np.log1p(-drop), k)
+                failed, used = judged(reference(logs[:, :k], Prior()), logs[:, k:] + np.log1p(-drop))
                 both.append(f"{failed:.4f} {used:.2f}" if drop == 0 else f"{failed:.3f} {used:.1f}")
             cells.append(" / ".join(both))
         yield f"| {k}, {cv:.1%} | " + " | ".join(cells) + " |"
@@ -82,24 +80,33 @@ def screen(runs: int, seed: int) -> Iterator[str]:
         logs = launches(np.random.default_rng([seed, k]), runs, k + 1 + CONFIRM, 0.01, False)
         for level in (0.03, kept, 0.08):
             gate_levels.SCREEN_LEVEL = level
-            gate_levels._confirm.cache_clear()
+            gate_levels._limits.cache_clear()
             yield f"| {k} | {level:.0%} | " + " | ".join(_drops(logs, k, (0.0, 0.03, 0.05))) + " |"
     gate_levels.SCREEN_LEVEL = kept
-    gate_levels._confirm.cache_clear()
+    gate_levels._limits.cache_clear()
 
 
-def pooled(runs: int, seed: int) -> Iterator[str]:
-    yield "| stored | fresh spread | unchanged | -3 % | -5 % | -10 % |\n|---|---|---|---|---|---|"
-    for k in (1, 3, 5, 10):
-        logs = launches(np.random.default_rng([seed, k]), runs, k + 1 + CONFIRM, 0.01, False)
-        for counted in (False, True):
-            cells = " | ".join(_drops(logs, k, (0.0, 0.03, 0.05, 0.10), pool=counted))
-            yield f"| {k} | {'counted' if counted else 'left out'} | {cells} |"
+def each(runs: int, seed: int) -> Iterator[str]:
+    """One launch in twenty 5 % slow, SGLang's and vLLM's priors."""
+    yield "| prior, stored | each launch held to | sessions of ten red | with outliers | -3 % | -5 % |"
+    yield "|---|---|---|---|---|---|"
+    for spread in (0.006, 0.015):
+        for k in (5, 10):
+            rng = np.random.default_rng([seed, k])
+            logs = rng.normal(0, spread, (runs, k + 1 + CONFIRM))
+            odd = logs + np.log(0.95) * (rng.random(logs.shape) < 0.05)
+            for share in (0.0, 0.5, 1.0):
+                ref, spoilt = (reference(x[:, :k], Prior(s0=spread)) for x in (logs, odd))
+                none, wild = judged(ref, logs[:, k:], each=share)[0], judged(spoilt, odd[:, k:], each=share)[0]
+                red = " | ".join(f"{1 - (1 - x) ** 10:.4f}" for x in (none, wild))
+                caught = (judged(ref, logs[:, k:] + np.log1p(-d), each=share)[0] for d in (0.03, 0.05))
+                held = f"{share:.0%} of the screen's limit" if share else "nothing"
+                yield f"| {spread:.1%}, {k} | {held} | {red} | " + " | ".join(f"{x:.2f}" for x in caught) + " |"
 
 
-def _drops(logs: Array, k: int, drops: tuple[float, ...], pool: bool = True) -> list[str]:
+def _drops(logs: Array, k: int, drops: tuple[float, ...]) -> list[str]:
     ref = reference(logs[:, :k], Prior())
-    found = [judged(ref, logs[:, k:] + np.log1p(-d), k, pooled=pool) for d in drops]
+    found = [judged(ref, logs[:, k:] + np.log1p(-d)) for d in drops]
     return [f"{f:.4f} {u:.2f}" if d == 0 else f"{f:.3f} {u:.1f}" for d, (f, u) in zip(drops, found, strict=True)]
 
 
@@ -109,8 +116,8 @@ def detectable(runs: int, seed: int) -> Iterator[str]:
         design = Design(1 / k, 1, CONFIRM, Prior().d0 + k - 1, ALPHA)
         stages = ((design.screen, 1), (design.confirm, CONFIRM))
         loss = max((t + quantile(0.2, design.nu)) * np.sqrt(design.share + 1 / r) for t, r in stages)
-        seen = gate_levels.failing(design, design.confirm, loss)
-        yield f"| {k} | {loss:.2f} sd, {seen:.0%} | {design.detectable:.2f} sd |"
+        seen = gate_levels.failing(design, design.confirm, design.each, loss)
+        yield f"| {k} | {loss:.2f} sd, {seen:.0%} | {design.detectable():.2f} sd |"
 
 
 def cap(runs: int, seed: int) -> Iterator[str]:
@@ -126,7 +133,7 @@ def cap(runs: int, seed: int) -> Iterator[str]:
                 logs = rng.normal(0, 1, (count, k + 1 + CONFIRM)) * sigma[:, None]
                 ref = reference(logs[:, :k], fit_prior([list(np.exp(x)) for x in logs[:, :k]]) or Prior())
                 wide = sigma >= np.quantile(sigma, 0.75)
-                every = [judged(_part(ref, m), logs[m, k:] + np.log1p(-d), k)[0] for m, d in
+                every = [judged(_part(ref, m), logs[m, k:] + np.log1p(-d))[0] for m, d in
                          ((slice(None), 0.0), (wide, 0.0), (slice(None), 0.05))]  # fmt: skip
                 rows.append(every)
             none, worst, five = np.mean(rows, axis=0)
@@ -135,8 +142,8 @@ def cap(runs: int, seed: int) -> Iterator[str]:
 
 
 def _part(ref: Reference, which: slice | Array) -> Reference:
-    arrays = (getattr(ref, name)[which] for name in ("share", "expected", "residuals"))
-    return Reference(ref.center[which], ref.spread[which], ref.nu, *arrays, ref.own_df)
+    arrays = ("center", "spread", "nu", "share", "expected", "residuals", "shown")
+    return replace(ref, **{name: getattr(ref, name)[which] for name in arrays})
 
 
 def wander(runs: int, seed: int) -> Iterator[str]:
@@ -152,7 +159,7 @@ def wander(runs: int, seed: int) -> Iterator[str]:
             for raised in (False, True):
                 least = np.mean(squared_error(reps[:, :k]), axis=-1) if raised else 0.0
                 ref = reference(logs[:, :k], Prior(), wander=least)
-                found = [judged(ref, logs[:, k:] + np.log1p(-d), k) for d in (0.0, 0.10, 0.20)]
+                found = [judged(ref, logs[:, k:] + np.log1p(-d)) for d in (0.0, 0.10, 0.20)]
                 none, ten, twenty = (f for f, _ in found)
                 said = "raised to their error" if raised else "the prior's"
                 yield f"| {k} | {cv:.0%}, correlated {rho:g} | {said} | {none:.4f} | {ten:.3f} | {twenty:.3f} |"
@@ -171,7 +178,7 @@ def groups(runs: int, seed: int) -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[int, int], Iterator[str]]] = {
-    f.__name__: f for f in (grid, screen, pooled, detectable, cap, wander, groups)
+    f.__name__: f for f in (grid, screen, each, detectable, cap, wander, groups)
 }
 
 

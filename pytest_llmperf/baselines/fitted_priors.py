@@ -11,43 +11,60 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from pytest_llmperf.baselines.series import Series
+from pytest_llmperf.baselines.series import Series, StoredLaunch
 from pytest_llmperf.baselines.toml_text import parse
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.measure.metrics import Metric
-from pytest_llmperf.stats import Prior, fit_prior, location
+from pytest_llmperf.measure.metrics import METRICS, Metric
+from pytest_llmperf.stats import Prior, fit_prior, location, two_groups
 from pytest_llmperf.stats.location import log_location
 
 #: Most files a prior is fitted over, chosen by the hash of their path: the same on every machine.
 SAMPLE = 100
+#: Series that must be in two groups, and more than half of all, for that to be the machine's doing.
+FEWEST_BIMODAL = 3
 #: Raise it when the fit or this cache changes.
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
 class Priors:
-    """Priors by name of metric, those fitted. ``files`` were read; ``broken`` of them could not be."""
+    """Priors by name of metric, those fitted. ``files`` were read; ``broken`` of them could not be. ``bimodal`` gives,
+    by metric, how many series fall into two groups of launches, and of how many."""
 
     fitted: Mapping[str, Prior]
     files: int = 0
     broken: tuple[str, ...] = ()
+    bimodal: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, metric: Metric, launch_spread: float) -> Prior:
         """The prior of ``metric``; when too little is stored, one of the spread that is usual for the engine
         (``launch_spread``) and the metric."""
-        return self.fitted.get(metric.name) or Prior(s0=max(launch_spread, metric.launch_spread))
+        return self.fitted.get(metric.name) or Prior(s0=_usual(metric.name, launch_spread))
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What is wrong with the machine rather than with a test: a sentence for each metric of which most series
+        fall into two groups."""
+        return tuple(
+            f"{metric}: launches of {count} of {of} stored series fall into two groups, on this machine and engine, "
+            "which no prior learns from; find what differs between launches (clocks, NUMA placement, another process, "
+            "a cold compile cache) and record again"
+            for metric, (count, of) in self.bimodal.items()
+            if count >= FEWEST_BIMODAL and 2 * count > of
+        )
 
 
-def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Priors:
-    """Priors over the stored series of ``engine`` on the hardware of ``fingerprint``.
+def fit(folder: Path, engine: str, fingerprint: Fingerprint, launch_spread: float, cache: Path) -> Priors:
+    """Priors over the stored series of ``engine``, whose launches usually spread by ``launch_spread`` (standard
+    deviation of logs), on the hardware of ``fingerprint``.
 
     ``cache`` is a private folder outside the repository. A broken file is skipped here and named in ``broken``; it is
     an error of the test that it belongs to. A cache that cannot be read or written costs time, nothing else.
@@ -55,16 +72,28 @@ def fit(folder: Path, engine: str, fingerprint: Fingerprint, cache: Path) -> Pri
     sample = sorted(store.names(folder, engine, fingerprint.label), key=_hash)[:SAMPLE]
     contents = {folder / name: _bytes(folder / name) for name in sample}
     entry = cache / f"prior-{_hash(str(folder.resolve()), engine, json.dumps(dict(fingerprint.hardware)))}.json"
-    digest = _hash(str(_VERSION), *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items()))
+    digest = _hash(
+        str(_VERSION),
+        str(launch_spread),
+        *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items()),
+    )
     found = _cached(entry, digest)
     if found is None:
-        found = _fit(contents, fingerprint)
+        found = _fit(contents, fingerprint, launch_spread)
         _keep(entry, digest, found)
     return found
 
 
-def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
-    values: defaultdict[str, list[list[float]]] = defaultdict(list)
+@dataclass(frozen=True)
+class _Launches:
+    """Launch values of one metric of one series on one host, and the ids of these launches."""
+
+    values: list[float]
+    ids: frozenset[str]
+
+
+def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, launch_spread: float) -> Priors:
+    found: defaultdict[str, list[_Launches]] = defaultdict(list)
     broken = []
     for path, content in contents.items():
         try:
@@ -73,19 +102,31 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint) -> Priors:
             broken.append(str(path))
             continue
         if series.fingerprint.hardware == fingerprint.hardware:
-            for (_, metric), launches in _by_host(series).items():
-                values[metric].append(launches)
-    fits = {m: fit_prior(series) for m, series in sorted(values.items())}
-    return Priors({m: p for m, p in fits.items() if p}, len(contents), tuple(sorted(broken)))
+            for metric, launches in _by_host(series):
+                found[metric].append(launches)
+    fitted, bimodal = {}, {}
+    for metric, seen in sorted(found.items()):
+        usual, values = _usual(metric, launch_spread), [x.values for x in seen]
+        prior = fit_prior(values, usual=usual, launches=[x.ids for x in seen])
+        if prior:
+            fitted[metric] = prior
+        bimodal[metric] = sum(two_groups(x, usual) for x in values), len(values)
+    return Priors(fitted, len(contents), tuple(sorted(broken)), bimodal)
 
 
-def _by_host(series: Series) -> Mapping[tuple[str, str], list[float]]:
-    """Launch values by (host, metric): hosts differ by more than launches do, and have a variance of their own."""
-    launches: defaultdict[tuple[str, str], list[tuple[float, ...]]] = defaultdict(list)
+def _usual(metric: str, launch_spread: float) -> float:
+    known = METRICS.get(metric)
+    return max(launch_spread, known.launch_spread if known else 0.0)
+
+
+def _by_host(series: Series) -> Iterator[tuple[str, _Launches]]:
+    """By metric and host: hosts differ by more than launches do, and have a variance of their own."""
+    stored: defaultdict[tuple[str, str], list[StoredLaunch]] = defaultdict(list)
     for launch in series.current.launches:
-        for metric, repetitions in launch.metrics.items():
-            launches[launch.host, metric].append(repetitions)
-    return {key: _locations(values) for key, values in launches.items()}
+        for metric in launch.metrics:
+            stored[metric, launch.host].append(launch)
+    for (metric, _), launches in stored.items():
+        yield metric, _Launches(_locations([x.metrics[metric] for x in launches]), frozenset(x.id for x in launches))
 
 
 def _locations(launches: Sequence[Sequence[float]]) -> list[float]:
@@ -109,7 +150,9 @@ def _cached(entry: Path, digest: str) -> Priors | None:
         data = json.loads(entry.read_text(encoding="utf-8"))
         if data["digest"] != digest:
             return None
-        return Priors({m: Prior(**p) for m, p in data["priors"].items()}, data["files"], tuple(data["broken"]))
+        fitted = {m: Prior(**p) for m, p in data["priors"].items()}
+        bimodal = {m: (count, of) for m, (count, of) in data["bimodal"].items()}
+        return Priors(fitted, data["files"], tuple(data["broken"]), bimodal)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -117,6 +160,7 @@ def _cached(entry: Path, digest: str) -> Priors | None:
 def _keep(entry: Path, digest: str, priors: Priors) -> None:
     fitted = {m: asdict(p) for m, p in priors.fitted.items()}
     data = {"digest": digest, "priors": fitted, "files": priors.files, "broken": priors.broken}
+    data["bimodal"] = priors.bimodal
     aside = entry.with_suffix(f".{os.getpid()}")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)

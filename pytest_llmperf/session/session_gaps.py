@@ -52,5 +52,6 @@ class SessionGaps:
         """The launch spread that the stored series of the result's engine on its hardware show, else its usual one."""
         from pytest_llmperf.baselines import fitted_priors
 
-        fitted = fitted_priors.fit(self._options.baselines, result.engine, Fingerprint(result.fingerprint), self._cache)
-        return fitted.of(METRICS[result.metric], self._engines[result.engine].launch_spread)
+        usual, mark = self._engines[result.engine].launch_spread, Fingerprint(result.fingerprint)
+        fitted = fitted_priors.fit(self._options.baselines, result.engine, mark, usual, self._cache)
+        return fitted.of(METRICS[result.metric], usual)

@@ -96,7 +96,8 @@ class Verdicts:
         """How much launches of ``engine`` on this hardware differ, as the stored ones tell."""
         kind = engine, mark.label
         if kind not in self._priors:
-            self._priors[kind] = fitted_priors.fit(self.options.baselines, engine, mark, self._cache)
+            usual = self._engines[engine].launch_spread
+            self._priors[kind] = fitted_priors.fit(self.options.baselines, engine, mark, usual, self._cache)
         return self._priors[kind]
 
     def decide(self, test: PerfTest, gated: GatedMetric, *, can_confirm: bool) -> MetricVerdict:

@@ -5,7 +5,8 @@ from .compare import Ratio, RatioEffect, effects, ratio_interval
 from .gate import Gate
 from .levels import session_alpha
 from .location import Launch, location
-from .prior import Prior, fit_prior
+from .prior import Prior
+from .prior_fit import fit_prior, two_groups
 from .sequential import Trial, abba, trial
 from .target import TargetOutcome, target_outcome
 from .verdict import Outcome
@@ -31,4 +32,5 @@ __all__ = [
     "session_alpha",
     "target_outcome",
     "trial",
+    "two_groups",
 ]

@@ -64,7 +64,7 @@ def drift(
     expected = reference(sign * then, prior or Prior(), wander=wander(first))
     seen = shift(expected, sign * now, pooled=True)
     drop = float(seen.drop)
-    drifted = float(seen.t) > quantile(level, seen.nu) and drop >= -math.log1p(-min_effect)
+    drifted = float(seen.t) > quantile(level, float(seen.nu)) and drop >= -math.log1p(-min_effect)
     return Drift(math.expm1(-sign * drop), float(seen.p), drifted, then.size, now.size)
 
 

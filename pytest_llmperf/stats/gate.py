@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from .levels import POWER, Design, quantile
+from .levels import POWER, Design, design_of, quantile
 from .location import Array, Launch, launch_logs, log_location, stack, wander
 from .prior import Prior
 from .reference import Shift, reference, shift
-from .stability import GROUPED, SPREAD, disagree, modes, unsteadiness
-from .verdict import VERDICTS, Outcome, first_stage, last_stage
+from .stability import GROUPED, SPREAD, disagree, modes, outliers, unsteadiness
+from .verdict import FASTER, VERDICTS, Outcome, each_limit, first_stage, last_stage
 
 #: More stored launches than this are never asked for.
 MOST_LAUNCHES = 40
+#: A pass that would not have seen a loss of this much is weak, where no ``max_regression`` says otherwise.
+WEAK = 0.10
 #: Levels below this are beyond what any distribution of launches is known to.
 LEAST_ALPHA = 1e-9
 
@@ -28,7 +31,12 @@ class Gate:
     an unchanged test fails, over both stages. ``min_effect``: the least relative loss that matters.
     ``max_regression``: the loss that must not go unseen; the outcome says when the evidence is too thin for it.
     ``confirm_launches``: fresh launches that a suspect is confirmed on. ``hosts`` names the host of each stored
-    launch, ``host`` that of the fresh ones; without them hosts are taken to be alike.
+    launch, ``host`` that of the fresh ones; without them hosts are taken to be alike. A host with three stored
+    launches is judged by its own alone.
+
+    A session screens one launch; nothing fails or is called improved on it. ``confirm`` judges fresh launches of a
+    suspect, or of a ``faster`` one before a new epoch begins: their mean must lie beyond its limit, and each of them
+    beyond the screen's.
 
     Raises ``ValueError`` for an empty baseline, values that are not positive and finite, or settings out of range.
     """
@@ -54,19 +62,19 @@ class Gate:
         self._sign = 1.0 if higher_is_better else -1.0
         self._least = -math.log1p(-min_effect) if higher_is_better else math.log1p(min_effect)
         logs = _sound(baseline_launches)
-        stored = self._sign * np.array([float(log_location(x)) for x in logs])
+        self._stored = self._sign * np.array([float(log_location(x)) for x in logs])
         self.wander = math.sqrt(wander(baseline_launches))
-        self._ref = reference(stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
+        self._ref = reference(self._stored, self.prior, wander=self.wander**2, hosts=hosts, host=host)
 
     @property
     def k(self) -> int:
-        """Stored launches."""
-        return int(self._ref.residuals.size)
+        """Stored launches that the judgement rests on."""
+        return len(self._ref.used)
 
     @property
     def nu(self) -> float:
         """Degrees of freedom behind the launch spread."""
-        return self._ref.nu
+        return float(self._ref.nu)
 
     @property
     def spread(self) -> float:
@@ -90,21 +98,42 @@ class Gate:
 
     @property
     def band(self) -> tuple[float, float]:
-        """Limits of one fresh launch at the screen: suspect beyond the guarding one, improved beyond the other."""
+        """Limits of one fresh launch at the screen: suspect beyond the guarding one, faster beyond the other."""
         return self._screen_band(self._design(1))
+
+    @property
+    def outliers(self) -> tuple[int, ...]:
+        """Stored launches that lie far from all others, by index into ``baseline_launches``. They count for less than
+        the others; without them the band is tighter. None is told apart where hosts stand in for each other."""
+        if not self._ref.one_host:
+            return ()
+        odd = outliers(self._stored[[*self._ref.used]], self.prior, self._least, wander=self.wander**2)
+        return tuple(self._ref.used[i] for i in odd)
 
     @property
     def mde(self) -> float:
         """Smallest relative loss that both stages together fail with 80 % power, the spread being what it seems."""
         return self._mde(self._design(1))
 
+    @property
+    def tolerated(self) -> float:
+        """Loss that must not go unseen: ``max_regression``, else ``WEAK``."""
+        return WEAK if self.max_regression is None else self.max_regression
+
+    @property
+    def weak(self) -> bool:
+        """Whether a pass says little: the smallest detectable loss exceeds ``tolerated``."""
+        return self.mde > self.tolerated
+
     def required_launches(self, max_regression: float) -> int | None:
-        """Stored launches needed to see a loss of ``max_regression`` with 80 % power, should the spread stay as it is.
+        """Stored launches needed to see a loss of ``max_regression`` with 80 % power, should the spread stay as it is
+        (and, where other hosts' launches stand in now, all of them be this host's).
 
         None when ``MOST_LAUNCHES`` would not do.
         """
-        counts = range(self.k, max(MOST_LAUNCHES, self.k) + 1)
-        designs = [Design(1 / n, 1, self.confirm_launches, self.nu + n - self.k, self.alpha) for n in counts]
+        counts = range(self.k if self._ref.one_host else 1, max(MOST_LAUNCHES, self.k) + 1)
+        nu = self.prior.d0 - 1
+        designs = [Design(1 / n, 1, self.confirm_launches, nu + n, self.alpha) for n in counts]
         found = bisect_left(designs, True, key=lambda d: self._mde(d) <= max_regression)
         return counts[found] if found < len(counts) else None
 
@@ -115,54 +144,57 @@ class Gate:
             return self._invalid()
         design = self._design(logs.size)
         seen = shift(self._ref, self._sign * logs, pooled=False)
-        verdict = VERDICTS[int(first_stage(seen, design, self._least))]
-        return self._outcome(verdict, logs, seen, self._screen_band(design), design)
+        code = int(first_stage(seen, design.screen, self._least))
+        outcome = self._outcome(VERDICTS[code], logs, seen, self._screen_band(design), self._mde(design))
+        if code != FASTER or outcome.verdict != "passed":
+            return outcome
+        return replace(outcome, faster=True, reasons=("faster, unconfirmed", *outcome.reasons))
 
     def confirm(self, launches: Sequence[Launch], *, screened: int = 1) -> Outcome:
-        """Judge the fresh launches that a suspect was confirmed on, and only those.
+        """Judge the fresh launches that a suspect, or a faster one, was confirmed on, and only those.
 
         ``screened`` is the number of launches that the screen saw. A flat sequence holds one value per launch.
         """
         logs = stack(launches, flat_is_one=False)
         if logs is None:
             return self._invalid()
-        design = Design(float(self._ref.share), screened, logs.size, self.nu, self.alpha)
-        return self._decide(logs, design.confirm, design)
+        design = self._design(screened, logs.size)
+        seen = shift(self._ref, self._sign * logs, pooled=True)
+        limit = each_limit(self._ref, design.each, self._least)
+        verdict = VERDICTS[int(last_stage(seen, design.confirm, self._least, limit))]
+        band = self._band(max(design.confirm * float(seen.error), float(limit)))
+        return self._outcome(verdict, logs, seen, band, self._mde(design))
 
     def single(self, launches: Launch | Sequence[Launch]) -> Outcome:
-        """Judge at one stage, where no confirmation is possible (a server that cannot be launched anew)."""
+        """Judge at one stage, where no confirmation is possible: regressed and improved are ``unconfirmed``."""
         logs = stack(launches)
         if logs is None:
             return self._invalid()
-        return self._decide(logs, quantile(self.alpha, self.nu + logs.size - 1), None)
-
-    def _design(self, screened: int) -> Design:
-        return Design(float(self._ref.share), screened, self.confirm_launches, self.nu, self.alpha)
-
-    def _decide(self, logs: Array, critical: float, design: Design | None) -> Outcome:
         seen = shift(self._ref, self._sign * logs, pooled=True)
+        critical = quantile(self.alpha, float(seen.nu))
         verdict = VERDICTS[int(last_stage(seen, critical, self._least))]
-        size = max(critical * float(seen.error), self._least)
-        return self._outcome(verdict, logs, seen, self._limits(size, size), design)
+        error = self.spread * math.sqrt(float(self._ref.share) + 1 / logs.size)
+        reach = max(critical * error, self._least) + quantile(1 - POWER, float(seen.nu)) * error
+        outcome = self._outcome(verdict, logs, seen, self._band(critical * float(seen.error)), self._loss(reach))
+        if verdict == "passed":
+            return outcome
+        many = f"{logs.size} launch{'es' if logs.size > 1 else ''}"
+        said = f"unconfirmed: judged on {many}, which no fresh one confirmed"
+        return replace(outcome, unconfirmed=True, reasons=(said, *outcome.reasons))
+
+    def _design(self, screened: int, confirmed: int | None = None) -> Design:
+        share, confirmed = float(self._ref.share), confirmed or self.confirm_launches
+        return design_of(share, self.nu, screened, confirmed, self.alpha, one_host=self._ref.one_host)
 
     def _screen_band(self, design: Design) -> tuple[float, float]:
-        error = self.spread * math.sqrt(design.share + 1 / design.screened)
-        return self._limits(max(design.screen * error, self._least), max(design.confirm * error, self._least))
+        return self._band(design.screen * self.spread * math.sqrt(float(self._ref.share) + 1 / design.screened))
 
-    def _limits(self, worse: float, better: float) -> tuple[float, float]:
-        low, high = sorted((self._sign * -worse, self._sign * better))
-        return self.center * math.exp(low), self.center * math.exp(high)
+    def _band(self, reach: float) -> tuple[float, float]:
+        factor = math.exp(max(reach, self._least))
+        return self.center / factor, self.center * factor
 
     def _mde(self, design: Design) -> float:
-        error = self.spread * math.sqrt(design.share + 1 / design.confirmed)
-        floor = self._least + quantile(1 - POWER, design.nu) * error
-        return self._loss(max(design.detectable * self.spread, floor))
-
-    def _single_mde(self, launches: int) -> float:
-        nu = self.nu + launches - 1
-        error = self.spread * math.sqrt(float(self._ref.share) + 1 / launches)
-        limit = max(quantile(self.alpha, nu) * error, self._least)
-        return self._loss(limit + quantile(1 - POWER, nu) * error)
+        return self._loss(design.detectable(self._least / self.spread) * self.spread)
 
     def _loss(self, log: float) -> float:
         return -math.expm1(-log) if self.higher_is_better else math.expm1(log)
@@ -171,17 +203,14 @@ class Gate:
         reason = "a fresh launch holds a value that is not positive and finite, or none at all"
         return Outcome("invalid", center=self.center, nu=self.nu, reasons=(reason,))
 
-    def _outcome(
-        self, verdict: str, logs: Array, seen: Shift, band: tuple[float, float], design: Design | None
-    ) -> Outcome:
+    def _outcome(self, verdict: str, logs: Array, seen: Shift, band: tuple[float, float], mde: float) -> Outcome:
         value = math.exp(float(np.mean(logs)))
-        mde = self._mde(design) if design else self._single_mde(logs.size)
-        thin = self.max_regression is not None and mde > self.max_regression
-        trusted = self.max_regression is not None and not thin
-        unstable = None if trusted else self._unstable(logs)
-        if unstable and verdict == "passed":
+        weak = mde > self.tolerated
+        unstable = self._unstable(logs)
+        trusted = self.max_regression is not None and not weak
+        if unstable and verdict == "passed" and not trusted:
             verdict = "inconclusive"
-        required = self.required_launches(self.max_regression) if thin and self.max_regression else None
+        required = self.required_launches(self.tolerated) if weak else None
         return Outcome(
             verdict=verdict,
             value=value,
@@ -190,11 +219,12 @@ class Gate:
             change=value / self.center - 1,
             p=float(seen.p),
             t=float(seen.t),
-            nu=seen.nu,
+            nu=float(seen.nu),
             launches=int(logs.size),
             mde=mde,
             required_launches=required,
-            reasons=tuple(r for r in (unstable, *self._caveats(mde, thin, required)) if r),
+            weak=weak,
+            reasons=tuple(r for r in (unstable, *self._caveats(mde, weak, required)) if r),
         )
 
     def _unstable(self, logs: Array) -> str | None:
@@ -204,20 +234,21 @@ class Gate:
             gap, _ = modes(self._ref.residuals, self.prior.d0, self._ref.expected)
             return f"stored launches fall into two groups {math.expm1(float(gap)):.1%} apart"
         if code == SPREAD:
-            own = math.sqrt(float(np.sum(self._ref.residuals**2)) / self._ref.own_df)
-            return f"stored launches spread by {own:.1%}, where {float(self._ref.expected):.1%} is usual"
+            shown = math.sqrt(float(self._ref.shown))
+            return f"stored launches spread by {shown:.1%}, where {float(self._ref.expected):.1%} is usual"
         if bool(disagree(self._ref, logs, self._least)):
             return f"fresh launches spread by {float(np.std(logs, ddof=1)):.1%}, where {self.spread:.1%} is usual"
         return None
 
-    def _caveats(self, mde: float, thin: bool, required: int | None) -> list[str]:
+    def _caveats(self, mde: float, weak: bool, required: int | None) -> list[str]:
         """What a reader must know to weigh the verdict."""
         said = []
-        if thin:
+        if weak:
             cure = f"{required} stored launches would see it" if required else f"{MOST_LAUNCHES} would not do either"
+            asked = "asked for" if self.max_regression is not None else "that should not go unseen"
             said.append(
                 f"underpowered: {self.k} stored launches see a loss of {mde:.1%} (80 % power), "
-                f"not the {self.max_regression:.1%} asked for; {cure}"
+                f"not the {self.tolerated:.1%} {asked}; {cure}"
             )
         if self.prior_only:
             said.append(

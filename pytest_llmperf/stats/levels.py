@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, roots_jacobi, stdtrit
+from scipy.special import ndtr, stdtrit
 from scipy.stats import chi2
-from scipy.stats import t as student
 
 from .location import Array
 
 #: Level of the screen: one unchanged launch in twenty is worth a second look.
 SCREEN_LEVEL = 0.05
-#: Share of alpha spent on failing at once, without confirmation.
-FAST_SHARE = 0.1
+#: Shares of a single launch's limit that each confirming launch may be held to, and the share of launches that may be
+#: outliers without more unchanged tests failing: the least share that allows them is taken.
+EACH, OUTLIERS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), 0.05
 #: Power at which the smallest detectable drop is stated.
 POWER = 0.8
+#: Steps of the share's logarithm and of the degrees of freedom where several hosts stand behind them.
+_SHARE_STEP, _NU_STEP = 0.1, 0.5
 
 
 def session_alpha(level: float, gated: int) -> float:
@@ -42,7 +45,8 @@ class Design:
 
     ``share`` is the variance of the baseline's centre in units of the launch variance (``1 / k`` for k launches of
     one host); ``screened`` and ``confirmed`` are the numbers of fresh launches of the two stages; ``nu`` the degrees
-    of freedom of the launch variance; ``alpha`` the level of both stages together.
+    of freedom of the launch variance; ``alpha`` the level of both stages together. ``pooled``: the confirming
+    launches' own spread joins the launch variance.
     """
 
     share: float
@@ -50,6 +54,7 @@ class Design:
     confirmed: int
     nu: float
     alpha: float
+    pooled: bool = True
 
     @property
     def screen(self) -> float:
@@ -57,86 +62,116 @@ class Design:
         return quantile(self.screen_level, self.nu)
 
     @property
-    def fast(self) -> float:
-        """Critical t beyond which the first launches fail at once."""
-        return quantile(self.alpha * FAST_SHARE, self.nu)
-
-    @property
     def screen_level(self) -> float:
         return min(max(SCREEN_LEVEL, 5 * self.alpha), 0.5)
 
     @property
     def confirm(self) -> float:
-        """Critical t of the confirming launches, with ``confirm_nu`` degrees of freedom."""
-        return _confirm(self)
+        """Critical t of the confirming launches' mean, with ``confirm_nu`` degrees of freedom."""
+        return _limits(self)[0]
+
+    @property
+    def each(self) -> float:
+        """Critical t, with ``nu`` degrees of freedom, of every confirming launch by itself."""
+        return _limits(self)[1] * self.screen
 
     @property
     def confirm_nu(self) -> float:
-        """The confirming launches' own spread joins the launch variance."""
-        return self.nu + self.confirmed - 1
+        return self.nu + self.confirmed - 1 if self.pooled else self.nu
 
-    @property
-    def detectable(self) -> float:
-        """Loss, in standard deviations between launches, that both stages together fail with probability ``POWER``."""
-        return _detectable(self)
-
-    @property
-    def confirm_level(self) -> float:
-        """Nominal level of the second stage alone."""
-        return float(student.sf(self.confirm, self.confirm_nu))
+    def detectable(self, least: float = 0.0) -> float:
+        """Loss that fails with probability ``POWER``, the practical minimum being ``least``; both in standard
+        deviations between launches."""
+        return _detectable(self, round(least, 2))
 
 
-def failing(design: Design, confirm: float, drop: float = 0.0) -> float:
-    """Probability that both stages together fail a test whose launches dropped by ``drop`` standard deviations.
+def failing(
+    design: Design, confirm: float, each: float, drop: float = 0.0, least: float = 0.0, *, outliers: float = 0.0
+) -> float:
+    """Probability that a test fails whose launches dropped by ``drop`` standard deviations.
 
-    The two mean differences are bivariate normal with correlation
-    ``share / sqrt((share + 1/screened)(share + 1/confirmed))``. The second stage's variance estimate ``v`` (a
-    chi-square with ``confirm_nu``) holds the first one's as a fraction, an independent Beta(nu/2, (confirmed-1)/2).
-    Gauss quadrature over ``v``, that fraction and the first difference; with ``confirmed = 1`` this is scipy's
-    bivariate ``multivariate_t``.
+    It fails when the screened mean lies beyond ``design.screen``, the confirming mean beyond ``confirm`` and every
+    confirming launch beyond ``each`` (critical t), all three beyond ``least`` (standard deviations). A launch in
+    ``1 / outliers`` is beyond whatever limit. Given the baseline's centre, the variance estimate and the confirming
+    launches' deviations from their mean, both means are independent normals: Gauss quadrature over the three. With
+    one confirming launch and ``each = -inf`` this is scipy's bivariate ``multivariate_t``.
     """
-    v, wv = chi2_nodes(design.confirm_nu)
-    root, wp = _beta_nodes(design.nu, design.confirmed - 1)
-    first = design.share + 1 / design.screened
-    second = design.share + 1 / design.confirmed
-    rho = design.share / np.sqrt(first * second)
-    d1, d2 = drop / np.sqrt(first), drop / np.sqrt(second)
-    u = np.sqrt(v[:, None] / design.nu) * root
-    low = design.screen * u - d1
-    high = np.minimum(design.fast * u - d1, np.maximum(low, 0.0) + 9.0)
-    x, w = legendre(24)
-    half = np.maximum(high - low, 0.0)[:, :, None] / 2
-    z = low[:, :, None] + half * (x + 1)
-    weight = (wv[:, None] * wp)[:, :, None]
-    wz = weight * half * w * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    limit = confirm * np.sqrt(v / design.confirm_nu)
-    beyond = ndtr((d2 + rho * z - limit[:, None, None]) / np.sqrt(1 - rho**2))
-    at_once = np.sum(weight[:, :, 0] * ndtr(d1 - design.fast * u))
-    return float(np.sum(wz * beyond) + at_once)
+    v, wv = chi2_nodes(design.nu)
+    x, wx = legendre(48 * math.ceil(math.sqrt(max(design.share, 1.0))))
+    center, wc = 8.5 * x, 8.5 * wx * np.exp(-((8.5 * x) ** 2) / 2) / np.sqrt(2 * np.pi)
+    squares, lowest, wd = _deviations(design.confirmed)
+    error = np.sqrt(v / design.nu) * np.sqrt(design.share + 1)
+    first = np.maximum(
+        design.screen * error * np.sqrt((design.share + 1 / design.screened) / (design.share + 1)), least
+    )
+    one = np.maximum(each * error, least)
+    added = squares if design.pooled else np.zeros_like(squares)
+    pooled = np.sqrt((v[:, None] + added) / design.confirm_nu)
+    second = np.maximum(confirm * pooled * np.sqrt(design.share + 1 / design.confirmed), one[:, None] + lowest)
+    second = np.maximum(second, least)
+    away = np.sqrt(design.share) * center + drop
+    suspect = ndtr((away - first[:, None]) * np.sqrt(design.screened))
+    confirmed = np.sum(ndtr((away - second[:, :, None]) * np.sqrt(design.confirmed)) * wd[:, None], axis=1)
+    if outliers:
+        sound = (1 - outliers) * ndtr(away - one[:, None])
+        suspect = outliers + (1 - outliers) * suspect
+        none = (1 - outliers) ** design.confirmed
+        confirmed = none * confirmed + (outliers + sound) ** design.confirmed - sound**design.confirmed
+    return float(np.sum(wv[:, None] * wc * suspect * confirmed))
+
+
+def design_of(share: float, nu: float, screened: int, confirmed: int, alpha: float, *, one_host: bool = True) -> Design:
+    """The design of a baseline. Where hosts make ``share`` and ``nu`` unlike from series to series, they are rounded
+    to the careful side, so that few critical values serve all."""
+    if one_host:
+        return Design(share, screened, confirmed, nu, alpha)
+    share = float(np.exp(np.ceil(np.log(share) / _SHARE_STEP) * _SHARE_STEP))
+    return Design(share, screened, confirmed, float(np.floor(nu / _NU_STEP) * _NU_STEP), alpha, pooled=False)
 
 
 @lru_cache(maxsize=4096)
-def _confirm(design: Design) -> float:
-    """The second stage's critical t: ``failing(design, t) == alpha``. Cached: pure, and the same for many tests.
+def _limits(design: Design) -> tuple[float, float]:
+    """The second stage's critical t and the share of the screen's that each launch is held to, such that both stages
+    together spend alpha, and no more with ``OUTLIERS``. Cached: pure, and the same for many tests."""
+    for share in EACH:
+        confirm = _confirm(design, share * design.screen)
+        if failing(design, confirm, share * design.screen, outliers=OUTLIERS) <= design.alpha:
+            break
+    return confirm, share
 
-    Its level lies between ``(1 - FAST_SHARE) alpha`` (all of the rest) and ``alpha / screen_level`` (the stages are
-    positively dependent).
-    """
-    low = quantile(design.alpha / design.screen_level, design.confirm_nu)
-    high = quantile(design.alpha * (1 - FAST_SHARE), design.confirm_nu)
-    return float(brentq(lambda t: failing(design, t) - design.alpha, low, high, rtol=1e-6))
+
+def _confirm(design: Design, each: float) -> float:
+    """``failing(design, t, each) == alpha``; 0 where screen and each launch's limit spend less by themselves."""
+    high = 1.01 * quantile(design.alpha, design.confirm_nu)
+    if failing(design, 0.0, each) <= design.alpha:
+        return 0.0
+    return float(brentq(lambda t: failing(design, t, each) - design.alpha, 0.0, high, rtol=1e-6))
 
 
 @lru_cache(maxsize=4096)
-def _detectable(design: Design) -> float:
-    return float(brentq(lambda d: failing(design, design.confirm, d) - POWER, 0.0, _reach(design), rtol=1e-4))
+def _detectable(design: Design, least: float) -> float:
+    confirm, each = design.confirm, design.each
+    high = 3 * max(design.screen, confirm, 1.0) * np.sqrt(design.share + 1) + least + 3
+    return float(brentq(lambda d: failing(design, confirm, each, d, least) - POWER, 0.0, high, rtol=1e-4))
 
 
-def _reach(design: Design) -> float:
-    """A loss that is all but certain to fail."""
-    limit = max(design.screen * np.sqrt(design.share + 1 / design.screened), 1.0)
-    limit = max(limit, design.confirm * np.sqrt(design.share + 1 / design.confirmed))
-    return float(3 * limit + 3)
+@lru_cache(maxsize=16)
+def _deviations(launches: int) -> tuple[Array, Array, Array]:
+    """Deviations of normal launches from their mean: their sum of squares, the largest one, and weights.
+
+    The radius is chi distributed with ``launches - 1`` degrees of freedom and independent of the direction, of which
+    only the largest component counts: one value for two launches, quantiles of many drawn directions for more.
+    """
+    if launches == 1:
+        return np.zeros(1), np.zeros(1), np.ones(1)
+    v, w = chi2_nodes(launches - 1.0)
+    drawn = np.random.default_rng(1).normal(size=(20_000, launches))
+    drawn -= np.mean(drawn, axis=1, keepdims=True)
+    largest = np.max(drawn, axis=1) / np.sqrt(np.sum(drawn**2, axis=1))
+    parts = 1 if launches == 2 else 6
+    shapes = np.quantile(largest, (np.arange(parts) + 0.5) / parts)
+    squares = np.repeat(v, parts)
+    return squares, np.sqrt(squares) * np.tile(shapes, v.size), np.repeat(w, parts) / parts
 
 
 @lru_cache(maxsize=256)
@@ -148,18 +183,6 @@ def chi2_nodes(nu: float) -> tuple[Array, Array]:
     return v, w * (high - low) / 2 * chi2.pdf(v, nu) * v
 
 
-@lru_cache(maxsize=256)
-def _beta_nodes(nu: float, added: int) -> tuple[Array, Array]:
-    """Gauss-Jacobi nodes for the root of a Beta(nu/2, added/2) and weights; all mass at 1 when next to nothing is
-    added."""
-    if added == 0 or nu > 500:
-        return np.ones(1), np.ones(1)
-    x, w = roots_jacobi(24, added / 2 - 1, nu - 1)
-    root = (x + 1) / 2
-    w = w * (1 + root) ** (added / 2 - 1)
-    return root, w / np.sum(w)
-
-
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def legendre(n: int) -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(n)

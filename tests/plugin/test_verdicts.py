@@ -240,7 +240,7 @@ def test_a_server_fixture_that_was_not_asked_for_by_name(project: Project) -> No
         ("250.0", "0.0", "* a number above 0*"),
         ("250.0", "nan", "* a number above 0*"),
         ("", None, "* is not valid TOML *; restore it from version control, or delete it and record *"),
-        ("", "<<<<<<< HEAD\n", "* is not valid TOML *"),
+        ("", "<<<<<<< HEAD\n", "* holds the marks of a git conflict; *"),
     ],
     ids=["zero", "nan", "half a file", "merge conflict"],
 )

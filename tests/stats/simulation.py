@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pytest_llmperf.stats.levels import Design
 from pytest_llmperf.stats.location import Array, log_location
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.reference import reference, shift
-from pytest_llmperf.stats.verdict import REGRESSED, SUSPECT, first_stage, last_stage
+from pytest_llmperf.stats.reference import reference
+from pytest_llmperf.stats.verdict import REGRESSED, SUSPECT, both_stages
 
 WITHIN, REPETITIONS = 0.004, 10
 LEAST = -np.log1p(-0.01)
@@ -23,10 +22,6 @@ def launches(rng: np.random.Generator, n: int, k: int, cv: float | Array, *, hea
 
 def failed(stored: Array, fresh: Array, *, alpha: float = 0.001, prior: Prior | None = None) -> tuple[Array, Array]:
     """Whether each series fails, and how many launches it took; ``fresh`` holds the screened launch, then the rest."""
-    ref = reference(stored, prior or Prior())
-    design = Design(1 / stored.shape[-1], 1, fresh.shape[-1] - 1, ref.nu, alpha)
-    first = first_stage(shift(ref, fresh[:, :1], pooled=False), design, LEAST)
-    last = last_stage(shift(ref, fresh[:, 1:], pooled=True), design.confirm, LEAST)
+    first, last = both_stages(reference(stored, prior or Prior()), fresh, alpha=alpha, least=LEAST)
     suspect = first == SUSPECT
-    fails = (first == REGRESSED) | (suspect & (last == REGRESSED))
-    return fails, 1 + (fresh.shape[-1] - 1) * suspect
+    return suspect & (last == REGRESSED), 1 + (fresh.shape[-1] - 1) * suspect
