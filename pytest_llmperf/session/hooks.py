@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -12,9 +13,10 @@ import pytest
 
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.text import clean
-from pytest_llmperf.session import collection, console, sweep_rounds
+from pytest_llmperf.report import junit
+from pytest_llmperf.session import collection, console, option_checks, sweep_rounds
 from pytest_llmperf.session.launch_rounds import MEASURED, SUSPECT, LaunchRounds
-from pytest_llmperf.session.makereport import conclude
+from pytest_llmperf.session.makereport import conclude, into_junit
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.schedule import GroupScheduling, Plan
 from pytest_llmperf.session.sessionfinish import SessionFinish
@@ -40,6 +42,7 @@ class SessionHooks:
         if hasattr(config, "workerinput"):
             self._plan_path = Path(config.workerinput["llmperf_plan"])
             return
+        option_checks.check(options)
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
@@ -102,7 +105,9 @@ class SessionHooks:
             return None
         path, line, _ = item.location
         test.location = f"{path}:{(line or 0) + 1}"
-        if isinstance(test, SweepTest):
+        if test.another is not None:
+            test.another()
+        elif isinstance(test, SweepTest):
             sweep_rounds.run(item, nextitem, test, self.session)
         else:
             self._rounds.run(item, nextitem)
@@ -126,16 +131,17 @@ class SessionHooks:
     def pytest_runtest_logstart(self) -> None:
         self._status.clear()
 
+    @pytest.hookimpl(tryfirst=True)  # a plugin that knows reruns would have its own word for our rounds
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
-        outcome = str(report.outcome)
-        which = clean(f" {getattr(report, 'llmperf', {}).get('slot', '')}").rstrip()
-        if outcome == SUSPECT:
+        payload = getattr(report, "llmperf", {})
+        which = clean(f" {payload.get('slot', '')}").rstrip()
+        if (round_ := payload.get("round")) == SUSPECT:
             return "suspect", "S", ("SUSPECT", {"yellow": True})
-        if outcome == MEASURED:
+        if round_ == MEASURED:
             return "", "m", (f"MEASURED{which}", {"cyan": True})
-        if outcome == sweep_rounds.UNFIT:
+        if round_ == sweep_rounds.UNFIT:
             return "unfit", "u", (f"UNFIT{which}", {"yellow": True})
-        if outcome == "failed" and getattr(report, "llmperf", {}).get("error"):
+        if report.failed and payload.get("error"):
             return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
         return None
 
@@ -146,11 +152,23 @@ class SessionHooks:
 
         return right.explain(left) if isinstance(right, Baseline) else None
 
-    @pytest.hookimpl(tryfirst=True)  # what a terminal shows as done must not be lost to a Ctrl-C in the next moment
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        """Before everyone else: what a terminal shows as done must not be lost to a Ctrl-C in the next moment."""
         payload = getattr(report, "llmperf", None)
-        if self._ending is not None and payload is not None:
-            self._ending.take(payload)
+        if self._ending is not None:
+            if payload is not None:
+                self._ending.take(payload)
+            if report.skipped:
+                self._ending.skipped(report.nodeid)
+        yield
+        into_junit(self._config, report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        if self._ending is not None and crashitem in Plan.read(self._plan_path).planned:
+            self._ending.lost(crashitem, str(report.longrepr))
+            report.user_properties.append((junit.KIND, "infrastructure"))
 
     # -- the end
 
@@ -181,7 +199,10 @@ class SessionHooks:
             interrupted=self._interrupted,
             scope=_scope(self._config) if done else None,
         )
-        if self._ending.failed and exitstatus == pytest.ExitCode.OK:
+        if not self._config.pluginmanager.has_plugin("terminalreporter"):
+            for error in self._ending.errors:
+                print(f"llmperf: error: {error}", file=sys.stderr)
+        if self._ending.errors and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _tell(self, kind: str, text: str) -> None:

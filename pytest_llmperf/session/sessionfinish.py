@@ -30,12 +30,12 @@ from pytest_llmperf.session.schedule import Plan
 from pytest_llmperf.session.server_records import merged
 from pytest_llmperf.session.session_gaps import SessionGaps
 
+#: Why there is no verdict on a test that no report tells of.
+NOT_RUN = "the session ended before it was judged"
+
 
 class SessionFinish:
-    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files.
-
-    ``failed`` is True when something that was asked for could not be written.
-    """
+    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files."""
 
     def __init__(
         self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str], engines: Mapping[str, Engine]
@@ -51,8 +51,9 @@ class SessionFinish:
         self._tuned = SessionGaps(options, state_dir, engines)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
+        self._skipped: set[str] = set()
+        self._lost: dict[str, str] = {}
         self.record: SessionRecord | None = None
-        self.failed = False
 
     def take(self, payload: Mapping[str, Any]) -> None:
         """Take one report's payload. A later one of the same test replaces the earlier one (its confirmation)."""
@@ -73,12 +74,24 @@ class SessionFinish:
         for note in payload["notes"]:
             self.say("note", note)
 
+    def skipped(self, nodeid: str) -> None:
+        """A test that its author skips plans nothing."""
+        self._skipped.add(nodeid)
+
+    def lost(self, nodeid: str, why: str) -> None:
+        """A test that its worker took along when it crashed."""
+        self._lost[nodeid] = why
+
     def say(self, kind: str, text: str) -> None:
         """One message for the end of the session, once; see ``report.records.MESSAGE_KINDS``."""
         said = message(kind, text)
         if said not in self._messages:
             self._messages.append(said)
-        self.failed |= kind == "error"
+
+    @property
+    def errors(self) -> list[str]:
+        """What was asked for and could not be written."""
+        return [m["text"] for m in self._messages if m["kind"] == "error"]
 
     def finish(
         self, plan: Plan, *, hardware: Hardware, interrupted: bool, scope: Sequence[PurePath] | None = None
@@ -88,6 +101,8 @@ class SessionFinish:
         ``plan`` is what was collected, from everything under the paths in ``scope``; None when that says nothing about
         which baselines are still in use.
         """
+        for result in self._unjudged(plan):
+            self._results[result.nodeid, result.engine, result.server, result.metric] = result
         if self._options.update:
             self._try(self._update)
         if plan.tests and scope is not None:
@@ -125,6 +140,18 @@ class SessionFinish:
             curves=self._tuned.curves(),
             sweeps=tuple(s for found in self._sweeps.values() for s in found),
         )
+
+    def _unjudged(self, plan: Plan) -> list[Result]:
+        """What was planned, and no report has told of: its worker crashed, or it was not run any more."""
+        judged = {(r.nodeid, r.metric) for r in self._results.values()}
+        crashes = {plan.groups[nodeid]: why for nodeid, why in self._lost.items() if nodeid in plan.groups}
+        return [
+            metric.unjudged("error", (self._lost.get(nodeid) or crashes.get(plan.groups[nodeid]) or NOT_RUN,))
+            for nodeid, metrics in plan.planned.items()
+            if nodeid not in self._skipped
+            for metric in metrics
+            if (metric.nodeid, metric.metric) not in judged
+        ]
 
     def _try(self, step: Callable[[], None]) -> None:
         """One thing that cannot be done keeps no other from being done."""

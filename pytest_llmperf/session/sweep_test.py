@@ -44,18 +44,21 @@ class SweepTest(PerfTest):
     def __init__(
         self,
         nodeid: str,
+        test: str,
         perf: Perf | None,
         engine: str,
         plan: SweepPlan,
         members: Mapping[str, ServerConfig],
     ) -> None:
-        super().__init__(nodeid, perf, engine, members[BASE], {})
+        super().__init__(nodeid, test, perf, engine, members[BASE], {})
         self.plan = plan
         self.members = members
         self.order = launch_order([v.name for v in plan.variations], plan.launches)
         self.slot = self.order[0]
         self.last = False
         """Whether this launch is the sweep's last."""
+        self.goes_on = True
+        """Whether the launch that has ended lets the sweep go on."""
         self.up: ServerConfig | None = None
         """The config that was launched last, whose server may still be up."""
         self.failures: dict[str, str] = {}
