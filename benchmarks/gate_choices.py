@@ -100,7 +100,7 @@ def each(runs: int, seed: int) -> Iterator[str]:
                 none, wild = judged(ref, logs[:, k:], each=share)[0], judged(spoilt, odd[:, k:], each=share)[0]
                 red = " | ".join(f"{1 - (1 - x) ** 10:.4f}" for x in (none, wild))
                 caught = (judged(ref, logs[:, k:] + np.log1p(-d), each=share)[0] for d in (0.03, 0.05))
-                held = f"{share:.0%} of the screen's limit" if share else "nothing"
+                held = f"{share:.0%} of the screen's limit" if share else "the practical minimum"
                 yield f"| {spread:.1%}, {k} | {held} | {red} | " + " | ".join(f"{x:.2f}" for x in caught) + " |"
 
 

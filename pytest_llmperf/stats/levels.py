@@ -17,11 +17,11 @@ from .location import Array
 SCREEN_LEVEL = 0.05
 #: Shares of a single launch's limit that each confirming launch may be held to, and the share of launches that may be
 #: outliers without more unchanged tests failing: the least share that allows them is taken.
-EACH, OUTLIERS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0), 0.05
+EACH, OUTLIERS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5), 0.05
 #: Power at which the smallest detectable drop is stated.
 POWER = 0.8
 #: Steps of the share's logarithm and of the degrees of freedom where several hosts stand behind them.
-_SHARE_STEP, _NU_STEP = 0.1, 0.5
+_SHARE_STEP, _NU_STEP = 0.25, 0.5
 
 
 def session_alpha(level: float, gated: int) -> float:
@@ -82,7 +82,7 @@ class Design:
     def detectable(self, least: float = 0.0) -> float:
         """Loss that fails with probability ``POWER``, the practical minimum being ``least``; both in standard
         deviations between launches."""
-        return _detectable(self, round(least, 2))
+        return _detectable(self, round(least, 1))
 
 
 def failing(
@@ -134,10 +134,14 @@ def _limits(design: Design) -> tuple[float, float]:
     """The second stage's critical t and the share of the screen's that each launch is held to, such that both stages
     together spend alpha, and no more with ``OUTLIERS``. Cached: pure, and the same for many tests."""
     for share in EACH:
-        confirm = _confirm(design, share * design.screen)
-        if failing(design, confirm, share * design.screen, outliers=OUTLIERS) <= design.alpha:
+        each = share * design.screen
+        confirm = _confirm(design, each)
+        spoilt = failing(design, confirm, each, outliers=OUTLIERS) > design.alpha
+        if share == EACH[0] or not spoilt:
+            found = confirm, share
+        if spoilt:
             break
-    return confirm, share
+    return found
 
 
 def _confirm(design: Design, each: float) -> float:

@@ -105,7 +105,7 @@ def test_more_evidence_tightens_everything() -> None:
 def test_each_launch_is_held_as_loosely_as_outliers_allow(k: int, alpha: float) -> None:
     """The fewer metrics share the session's level, the looser; never below half the screen's limit."""
     design = Design(1 / k, 1, 2, 3.0 + k, alpha)
-    assert EACH[0] * design.screen <= design.each <= design.screen
+    assert EACH[-1] * design.screen <= design.each <= design.screen
     spent = failing(design, design.confirm, design.each, outliers=OUTLIERS)
     assert spent <= alpha or design.each == design.screen
     assert Design(1 / k, 1, 2, 3.0 + k, alpha / 10).each >= design.each
