@@ -20,12 +20,10 @@ from pytest_llmperf.baselines.series import Series, StoredLaunch, seconds
 from pytest_llmperf.baselines.speculative_loss import blame
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import OF_THE_ENGINE, Guard, Metric
-from pytest_llmperf.records.results import BaselineRef, LaunchValues, Result
+from pytest_llmperf.records.results import OLD_DAYS, BaselineRef, LaunchValues, Result
 from pytest_llmperf.records.text import number, percent
 from pytest_llmperf.stats import Gate, Outcome, Prior, location, target_outcome
 
-#: Days after which a baseline's age is said.
-OLD_DAYS = 90
 _DAY = 86_400
 
 
@@ -57,10 +55,12 @@ class GateTerms:
 
 @dataclass(frozen=True)
 class MetricVerdict:
-    """``suspect``: ``result`` is not final (until then inconclusive); the test wants confirmation on fresh launches."""
+    """``suspect``: ``result`` is not final (until then inconclusive); the test wants confirmation on fresh launches.
+    ``gate`` is the verdict without the target: what may be recorded does not depend on a number somebody typed."""
 
     result: Result
     suspect: bool = False
+    gate: str = ""
 
 
 def verdict_of(
@@ -84,7 +84,7 @@ def verdict_of(
     faults = (*invalid, *_faults(terms, (*screened, *confirmed)))
     blank = _blank(terms, screened, confirmed, guards)
     if faults:
-        return MetricVerdict(replace(blank, verdict="invalid", reasons=faults))
+        return MetricVerdict(replace(blank, verdict="invalid", reasons=faults), gate="invalid")
     measured = replace(blank, value=_mean(deciding, terms.metric.name))
     series = next((s for s in known if s.fingerprint == terms.fingerprint), None)
     try:
@@ -93,7 +93,7 @@ def verdict_of(
             if series
             else (_alone(known, measured), terms.prior)
         )
-        result = _with_target(terms, deciding, result, prior)
+        gate, result = result.verdict, _with_target(terms, deciding, result, prior)
     except ValueError as error:  # a level, target or max_regression that makes no sense
         raise ConfigError(f"{terms.nodeid}: {terms.metric.name} cannot be judged: {error}") from error
     launches = [x.id for x in deciding]
@@ -104,9 +104,10 @@ def verdict_of(
         result = replace(result, reasons=(*result.reasons, *own))
     spoilt = _lines((g for g in guards if g.spoils), launches)
     result = replace(result, reasons=spoilt + result.reasons)
-    if result.verdict == "suspect":
-        return MetricVerdict(replace(result, verdict="inconclusive"), suspect=True)
-    return MetricVerdict(replace(result, verdict="inconclusive") if spoilt else result)
+    if spoilt or result.verdict == "suspect":
+        inconclusive = replace(result, verdict="inconclusive")
+        return MetricVerdict(inconclusive, result.verdict == "suspect", "inconclusive")
+    return MetricVerdict(result, gate=gate)
 
 
 def _lines(tripped: Iterable[Guard], launches: Sequence[str]) -> tuple[str, ...]:
@@ -271,13 +272,14 @@ def _alone(known: Sequence[Series], measured: Result) -> Result:
 
 
 def _with_target(terms: GateTerms, deciding: Sequence[StoredLaunch], result: Result, prior: Prior) -> Result:
-    """A target is judged beside the baseline; without a baseline it is what the test is held to."""
+    """A target is judged beside the baseline; without a baseline it is what the test is held to. A loss that the gate
+    has found stays one: a target missed explains nothing of it."""
     if terms.target is None:
         return result
     values = [x.metrics[terms.metric.name] for x in deciding]
     outcome = target_outcome(values, terms.target, terms.metric.higher_is_better, terms.alpha, prior)
-    if outcome.verdict == "regressed":
-        return replace(result, verdict="regressed", reasons=(*outcome.reasons, *result.reasons))
+    if outcome.verdict == "regressed" and result.verdict not in ("regressed", "suspect"):
+        return replace(result, verdict="below_target", reasons=(*outcome.reasons, *result.reasons))
     if result.verdict in ("no_baseline", "not_comparable"):
         held = f"held to its target alone ({number(terms.target)} {terms.metric.unit})"
         return replace(result, verdict="passed", reasons=(held, *outcome.reasons), notes=result.reasons)

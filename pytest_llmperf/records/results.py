@@ -16,9 +16,14 @@ from pytest_llmperf.records.gaps_and_sweeps import Curve, Gap, Sweep
 SCHEMA = 1
 
 #: Every verdict a result may carry, worst first.
-VERDICTS = ("invalid", "regressed", "inconclusive", "not_comparable", "no_baseline", "improved", "passed")
+VERDICTS = (
+    "error", "invalid", "regressed", "below_target", "inconclusive", "not_comparable", "no_baseline", "improved",
+    "passed",
+)  # fmt: skip
 #: Verdicts that make the test fail.
-FAILING = frozenset({"invalid", "regressed", "not_comparable", "no_baseline"})
+FAILING = frozenset({"error", "invalid", "regressed", "below_target", "not_comparable", "no_baseline"})
+#: Days after which a baseline's age is said.
+OLD_DAYS = 90
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ from typing import Any
 MISSING = "-"
 
 WORDS: Mapping[str, str] = {
+    "error": "error",
     "invalid": "invalid",
     "regressed": "regressed",
+    "below_target": "below target",
     "inconclusive": "inconclusive",
     "not_comparable": "not comparable",
     "no_baseline": "no baseline",

@@ -47,7 +47,7 @@ def name(result: Result) -> str:
 
 def _measured(session: SessionRecord) -> Iterator[tuple[Result, float]]:
     for result in session.results:
-        if result.value is not None and math.isfinite(result.value) and result.verdict != "invalid":
+        if result.value is not None and math.isfinite(result.value) and result.verdict not in ("invalid", "error"):
             yield result, float(result.value)
 
 

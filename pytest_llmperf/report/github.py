@@ -17,7 +17,8 @@ from pytest_llmperf.report import summary as words
 from pytest_llmperf.report.grids import Grid
 
 _ICONS = {
-    "invalid": "❌", "regressed": "🔻", "inconclusive": "⚠️", "not_comparable": "❌", "no_baseline": "❌",
+    "error": "❌", "invalid": "❌", "regressed": "🔻", "below_target": "🔻", "inconclusive": "⚠️",
+    "not_comparable": "❌", "no_baseline": "❌",
     "improved": "🔺", "recorded": "⏺️", "passed": "✅", "better": "🔺", "worse": "🔻", "failed": "❌",
 }  # fmt: skip
 _LEVELS = {"inconclusive": "warning", "improved": "notice"}
@@ -83,7 +84,7 @@ def _lines(session: SessionRecord) -> Iterator[str]:
         yield f"... and {len(notable) - MOST_EXPLAINED} more to explain; the HTML report has all of them"
     yield from _tuning(session)
     closing = [f"**{kind}**: {markdown(text)}" for kind, text in words.messages(session)]
-    closing += [block(hint) for hint in words.hints(session)]
+    closing += [block(line) for line in (*words.outdated(session.results), *words.hints(session))]
     if closing:
         yield ""
         yield from (f"- {line}" for line in closing)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.records.text import clean, exact
 
+#: The property that says why a test is not green: what a CI may retry (``infrastructure``) and what not.
+KIND = "llmperf.kind"
+
 
 def properties(result: Result) -> list[tuple[str, str]]:
     """(name, value) pairs named ``llmperf.<metric>.<what>``; what is unknown is left out. Numbers read back exactly."""

@@ -18,8 +18,10 @@ NAME, WISH, EXTRA = 16, 40, 7
 GAP = 2
 
 STYLES: Mapping[str, str] = {
+    "error": "bold red",
     "invalid": "bold red",
     "regressed": "bold red",
+    "below_target": "bold red",
     "inconclusive": "bold yellow",
     "not_comparable": "red",
     "no_baseline": "red",
@@ -46,12 +48,14 @@ class Glyphs:
 
 
 UNICODE = Glyphs(
-    {"invalid": "✗", "regressed": "✗", "inconclusive": "?", "not_comparable": "✗", "no_baseline": "✗",
+    {"error": "✗", "invalid": "✗", "regressed": "✗", "below_target": "✗", "inconclusive": "?", "not_comparable": "✗",
+     "no_baseline": "✗",
      "improved": "▲", "recorded": "+", "passed": "✓", "better": "▲", "worse": "▼", "failed": "✗"},
     "▸", "│", "•", "…", "├─┤┼●◀▶", False,
 )  # fmt: skip
 ASCII = Glyphs(
-    {"invalid": "x", "regressed": "x", "inconclusive": "?", "not_comparable": "x", "no_baseline": "x",
+    {"error": "x", "invalid": "x", "regressed": "x", "below_target": "x", "inconclusive": "?", "not_comparable": "x",
+     "no_baseline": "x",
      "improved": "^", "recorded": "+", "passed": ".", "better": "^", "worse": "v", "failed": "x"},
     ">", "|", "-", "..", "[-]+o<>", True,
 )  # fmt: skip

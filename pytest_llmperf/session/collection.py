@@ -72,7 +72,8 @@ def arrange(
     items[:] = neighbours(items, session.groups)
     said = list(_said(session, len(elsewhere), serverless))
     errors = [f"{_some(nodeids)}: {problem}" for problem, nodeids in misuses.items()]
-    return Plan(session.groups, (), session.gated, said, errors)
+    planned = {key: test.planned for key, test in session.tests.items() if test.planned}
+    return Plan(session.groups, (), session.gated, said, errors, planned)
 
 
 def everything(session: PerfSession, items: Iterable[pytest.Item]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pytest_llmperf.options import Options
 from pytest_llmperf.records.text import clean
 from pytest_llmperf.session import collection, console, sweep_rounds
 from pytest_llmperf.session.launch_rounds import MEASURED, SUSPECT, LaunchRounds
-from pytest_llmperf.session.makereport import conclude
+from pytest_llmperf.session.makereport import conclude, into_junit
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.schedule import GroupScheduling, Plan
 from pytest_llmperf.session.sessionfinish import SessionFinish
@@ -102,7 +102,9 @@ class SessionHooks:
             return None
         path, line, _ = item.location
         test.location = f"{path}:{(line or 0) + 1}"
-        if isinstance(test, SweepTest):
+        if test.another is not None:
+            test.another()
+        elif isinstance(test, SweepTest):
             sweep_rounds.run(item, nextitem, test, self.session)
         else:
             self._rounds.run(item, nextitem)
@@ -126,16 +128,17 @@ class SessionHooks:
     def pytest_runtest_logstart(self) -> None:
         self._status.clear()
 
+    @pytest.hookimpl(tryfirst=True)  # a plugin that knows reruns would have its own word for our rounds
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
-        outcome = str(report.outcome)
-        which = clean(f" {getattr(report, 'llmperf', {}).get('slot', '')}").rstrip()
-        if outcome == SUSPECT:
+        payload = getattr(report, "llmperf", {})
+        which = clean(f" {payload.get('slot', '')}").rstrip()
+        if (round_ := payload.get("round")) == SUSPECT:
             return "suspect", "S", ("SUSPECT", {"yellow": True})
-        if outcome == MEASURED:
+        if round_ == MEASURED:
             return "", "m", (f"MEASURED{which}", {"cyan": True})
-        if outcome == sweep_rounds.UNFIT:
+        if round_ == sweep_rounds.UNFIT:
             return "unfit", "u", (f"UNFIT{which}", {"yellow": True})
-        if outcome == "failed" and getattr(report, "llmperf", {}).get("error"):
+        if report.failed and payload.get("error"):
             return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
         return None
 
@@ -146,11 +149,23 @@ class SessionHooks:
 
         return right.explain(left) if isinstance(right, Baseline) else None
 
-    @pytest.hookimpl(tryfirst=True)  # what a terminal shows as done must not be lost to a Ctrl-C in the next moment
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> Generator[None, None, None]:
+        """Before everyone else: what a terminal shows as done must not be lost to a Ctrl-C in the next moment."""
         payload = getattr(report, "llmperf", None)
-        if self._ending is not None and payload is not None:
-            self._ending.take(payload)
+        if self._ending is not None:
+            if payload is not None:
+                self._ending.take(payload)
+            elif report.skipped:
+                self._ending.skipped(report.nodeid)
+        yield
+        if payload and payload["error"]:
+            into_junit(self._config, report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
+        if self._ending is not None:
+            self._ending.lost(crashitem, str(report.longrepr))
 
     # -- the end
 

@@ -2,15 +2,17 @@
 
 Every test of a group first runs on the group's first launch. With ``--launches N`` the whole group runs again on N - 1
 fresh launches; then the suspects, all together, on ``--llmperf-confirm`` more. A round that is not a test's last is
-reported like a rerun (``m`` measured, ``S`` suspect); the last one gives the report. The number of launches is fixed
-before they run, so nothing is ever rerun until it is green. When pytest is told to stop (``-x``), what its group has
-begun is finished first, so that no measured test goes without a verdict.
+reported as a rerun, which other plugins know, and shown by a word of ours (``m`` measured, ``S`` suspect); the last one
+gives the report. The number of launches is fixed before they run, so nothing is ever rerun until it is green. When
+pytest is told to stop (``-x``), what its group has begun is finished first, so that no measured test goes without a
+verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import cast
 
 import pytest
@@ -21,8 +23,9 @@ from _pytest.runner import runtestprotocol
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.perf_test import PerfTest, Round
 
-#: Outcomes of a round that is not its test's last, in place of passed, failed and skipped.
-SUSPECT, MEASURED = "suspect", "measured"
+#: What a round is that is not its test's last, and its outcome (in place of passed, failed and skipped), the one that
+#: pytest-rerunfailures has made known.
+SUSPECT, MEASURED, RERUN = "suspect", "measured", "rerun"
 
 
 class LaunchRounds:
@@ -44,6 +47,7 @@ class LaunchRounds:
         following = self._tests.get(nextitem.nodeid) if nextitem else None
         last = following is None or following.group != group
         self._once(item, self._first(item) if last else nextitem, self._screens[0])
+        stop_timer(item)
         if not last:
             if not (item.session.shouldfail or item.session.shouldstop):
                 return
@@ -59,8 +63,16 @@ class LaunchRounds:
         if items:
             self._session.renew(group)
         for position, item in enumerate(items):
-            self._once(item, items[position + 1] if item is not items[-1] else self._first(item), round_)
+            last = item is items[-1]
+            as_protocol(
+                item,
+                self._tests[item.nodeid],
+                partial(self._once_more, item, None if last else items[position + 1], round_),
+            )
         return items[-1] if items else None
+
+    def _once_more(self, item: pytest.Item, nextitem: pytest.Item | None, round_: Round) -> None:
+        self._once(item, nextitem or self._first(item), round_)
 
     def _first(self, item: pytest.Item) -> pytest.Item:
         """What runs after ``item``, the last of a round: the first of the next one, which may be itself."""
@@ -79,11 +91,33 @@ class LaunchRounds:
                 del item.user_properties[known:]  # the next round records them anew
                 reports = [r for r in reports if r.when == "call"]
                 for report in reports:
-                    looked = test.suspect and round_.role == "screen"
-                    report.__dict__["outcome"] = SUSPECT if looked else MEASURED
+                    as_rerun(report, SUSPECT if test.suspect and round_.role == "screen" else MEASURED)
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+
+
+def as_rerun(report: pytest.TestReport, what: str) -> None:
+    """Make ``report`` that of a round which is not its test's last."""
+    report.__dict__["outcome"] = RERUN
+    vars(report)["llmperf"]["round"] = what
+
+
+def as_protocol(item: pytest.Item, test: PerfTest, round_: Callable[[], None]) -> None:
+    """Run ``round_`` within the protocol of ``item``, like any other run of a test to the plugins that wrap that:
+    pytest-timeout times it, warnings and rewritten assertions are its own."""
+    test.another = round_
+    try:
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+    finally:
+        test.another = None
+
+
+def stop_timer(item: pytest.Item) -> None:
+    """pytest-timeout's, of a run of ``item`` that is over: what follows in its protocol is other tests' time."""
+    cancel = getattr(item.ihook, "pytest_timeout_cancel_timer", None)
+    if cancel is not None:
+        cancel(item=item)
 
 
 def again(item: pytest.Item) -> pytest.Item:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
-from pytest_llmperf.measure.metrics import Guard, Measurement, Metric
+from pytest_llmperf.measure.metrics import METRICS, Guard, Measurement, Metric
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Gap
 from pytest_llmperf.records.results import Result
@@ -35,6 +35,29 @@ class Round:
         return self.index == self.of - 1
 
 
+class PlannedMetric(NamedTuple):
+    """One metric that a test declares, as collection knows it. ``server`` is a config's key."""
+
+    nodeid: str
+    test: str
+    engine: str
+    server: str
+    metric: str
+    location: str
+
+    def unjudged(self, verdict: str, reasons: Sequence[str], notes: Sequence[str] = ()) -> Result:
+        """Its result when the test ended before it was judged."""
+        metric = METRICS[self.metric]
+        return Result(
+            **self._asdict(),
+            unit=metric.unit,
+            higher_is_better=metric.higher_is_better,
+            verdict=verdict,
+            reasons=tuple(reasons),
+            notes=tuple(notes),
+        )
+
+
 @dataclass
 class GatedMetric:
     """One gated metric of a test on one server: its launches as they come in, and the result once there is one."""
@@ -47,18 +70,30 @@ class GatedMetric:
     confirmed: list[StoredLaunch] = field(default_factory=list)
     suspect: bool = False
     result: Result | None = None
+    recordable_as: str = ""
+    """The verdict without the target, which is what may be recorded depends on."""
     _guards: dict[str, tuple[Guard, ...]] = field(default_factory=dict)
+    _notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def add(self, launch: StoredLaunch, guards: Sequence[Guard], round_: Round) -> None:
+    def add(self, launch: StoredLaunch, guards: Sequence[Guard], notes: Sequence[str], round_: Round) -> None:
         """Take one launch's values; the same launch again replaces what it gave before."""
         side = self.confirmed if round_.role == "confirm" else self.screened
         side[:] = [x for x in side if x.id != launch.id] + [launch]
         self._guards[launch.id] = tuple(replace(g, launch=launch.id) for g in guards)
+        self._notes[launch.id] = tuple(notes)
 
     @property
     def guards(self) -> tuple[Guard, ...]:
         """Guards of the launches that decide."""
         return tuple(g for x in self.confirmed or self.screened for g in self._guards[x.id])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the measurements of the launches that decide noticed, each thing once."""
+        deciding = self.confirmed or self.screened
+        several = len(deciding) > 1
+        said = [f"launch {i}: {n}" if several else n for i, x in enumerate(deciding, 1) for n in self._notes[x.id]]
+        return tuple(dict.fromkeys(said))
 
 
 class PerfTest:
@@ -96,6 +131,12 @@ class PerfTest:
         self.gaps: list[Gap] = []
         self.loads: list[Load] = []
         self.notes: list[str] = []
+        self.another: Callable[[], None] | None = None
+        """A round of it that its protocol is to run, in place of beginning its group."""
+        self.noticed: list[str] = []
+        """What its measurements of this round noticed."""
+        self.ended: tuple[str, tuple[str, ...]] | None = None
+        """Once it has failed in this round: the verdict of every metric without a final one, and why."""
         self.failed: ServerConfig | None = None
         """Which of several servers failed, where that is known."""
 
@@ -141,11 +182,25 @@ class PerfTest:
         several = self.round.of > 1 or self.round.role == "confirm"
         return f"{name}, {which} {self.round.index + 1}/{self.round.of}" if several else name
 
+    @property
+    def planned(self) -> tuple[PlannedMetric, ...]:
+        """Every metric that it must give a result of."""
+        if self.perf is None or not self.gates:
+            return ()
+        server = self.configs[0].key
+        return tuple(
+            PlannedMetric(self.nodeid, self.test, self.engine, server, metric, self.location)
+            for metric in self.perf.metrics
+        )
+
     def begin(self, round_: Round) -> None:
         self.round = round_
+        self.ended = None
+        self.noticed = []
 
     def measured(self, measurement: Measurement) -> None:
         """Told of every measurement that the test makes."""
+        self.noticed += measurement.notes
 
     @property
     def decided(self) -> bool:
@@ -164,13 +219,19 @@ class PerfTest:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed."""
-        waiting = "suspect, and not confirmed on fresh launches"
-        return tuple(
-            replace(g.result, reasons=(waiting, *g.result.reasons)) if g.suspect else g.result
+        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed. A test that
+        has ended has one of every metric that it declares."""
+        verdict, why = self.ended or ("inconclusive", ())
+        waiting = (*why, "suspect, and not confirmed on fresh launches")
+        judged = tuple(
+            replace(g.result, verdict=verdict, reasons=(*waiting, *g.result.reasons)) if g.suspect else g.result
             for g in self.gated.values()
             if g.result is not None
         )
+        if self.ended is None:
+            return judged
+        known = {r.metric for r in judged}
+        return (*judged, *(p.unjudged(verdict, why, self.noticed) for p in self.planned if p.metric not in known))
 
 
 def engineless(nodeid: str, engine: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling, LoadGroupScheduling, LoadScopeScheduling
+
+from pytest_llmperf.session.perf_test import PlannedMetric
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Plan:
     """What a worker tells the controller after collection.
 
     ``groups`` maps nodeid to group, ``tests`` holds (test, engine) of every performance test there is, selected or
-    not, ``gated`` counts metrics, ``said`` is for people, ``errors`` are misuses.
+    not, ``gated`` counts metrics, ``said`` is for people, ``errors`` are misuses, ``planned`` maps nodeid to the
+    metrics that must have a result.
     """
 
     groups: Mapping[str, str]
@@ -30,6 +33,7 @@ class Plan:
     gated: int = 1
     said: Sequence[str] = ()
     errors: Sequence[str] = ()
+    planned: Mapping[str, Sequence[PlannedMetric]] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
         """Atomically: every worker writes the same plan."""
@@ -43,7 +47,8 @@ class Plan:
         if not path.exists():
             return cls({})
         data = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**data, "tests": [(test, engine) for test, engine in data["tests"]]})
+        planned = {nodeid: [PlannedMetric(*x) for x in metrics] for nodeid, metrics in data["planned"].items()}
+        return cls(**{**data, "tests": [(test, engine) for test, engine in data["tests"]], "planned": planned})
 
 
 def groups(needs: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -96,6 +101,18 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
             raise pytest.UsageError("\n".join(plan.errors))
         self._groups = plan.groups
         super().schedule()
+
+    def remove_node(self, node: Any) -> str | None:
+        """The test that a crashed worker was at. It counts as run: it would crash each worker that gets it. The rest of its scope runs on another."""
+        workload = self.assigned_work.pop(node)
+        left = {scope: tests for scope, tests in workload.items() if not all(tests.values())}
+        crashed = next((test for tests in left.values() for test, done in tests.items() if not done), None)
+        if crashed is not None:
+            left[self._split_scope(crashed)][crashed] = True
+            self.workqueue.update({scope: tests for scope, tests in left.items() if not all(tests.values())})
+            for other in self.assigned_work:
+                self._reschedule(other)
+        return crashed
 
     def _split_scope(self, nodeid: str) -> str:
         group = self._groups.get(nodeid)

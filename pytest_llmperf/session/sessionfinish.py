@@ -30,6 +30,9 @@ from pytest_llmperf.session.schedule import Plan
 from pytest_llmperf.session.server_records import merged
 from pytest_llmperf.session.session_gaps import SessionGaps
 
+#: Why there is no verdict on a test that no report tells of.
+NOT_RUN = "the session ended before it was judged"
+
 
 class SessionFinish:
     """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files.
@@ -51,6 +54,8 @@ class SessionFinish:
         self._tuned = SessionGaps(options, state_dir, engines)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
+        self._skipped: set[str] = set()
+        self._lost: dict[str, str] = {}
         self.record: SessionRecord | None = None
         self.failed = False
 
@@ -73,6 +78,14 @@ class SessionFinish:
         for note in payload["notes"]:
             self.say("note", note)
 
+    def skipped(self, nodeid: str) -> None:
+        """A test that its author skips plans nothing."""
+        self._skipped.add(nodeid)
+
+    def lost(self, nodeid: str, why: str) -> None:
+        """A test that its worker took along when it crashed."""
+        self._lost[nodeid] = why
+
     def say(self, kind: str, text: str) -> None:
         """One message for the end of the session, once; see ``report.records.MESSAGE_KINDS``."""
         said = message(kind, text)
@@ -88,6 +101,8 @@ class SessionFinish:
         ``plan`` is what was collected, from everything under the paths in ``scope``; None when that says nothing about
         which baselines are still in use.
         """
+        for result in self._unjudged(plan):
+            self._results[result.nodeid, result.engine, result.server, result.metric] = result
         if self._options.update:
             self._try(self._update)
         if plan.tests and scope is not None:
@@ -125,6 +140,18 @@ class SessionFinish:
             curves=self._tuned.curves(),
             sweeps=tuple(s for found in self._sweeps.values() for s in found),
         )
+
+    def _unjudged(self, plan: Plan) -> list[Result]:
+        """What was planned, and no report has told of: its worker crashed, or it was not run any more."""
+        judged = {(r.nodeid, r.metric) for r in self._results.values()}
+        crashes = {plan.groups[nodeid]: why for nodeid, why in self._lost.items() if nodeid in plan.groups}
+        return [
+            metric.unjudged("error", (self._lost.get(nodeid) or crashes.get(plan.groups[nodeid]) or NOT_RUN,))
+            for nodeid, metrics in plan.planned.items()
+            if nodeid not in self._skipped
+            for metric in metrics
+            if (metric.nodeid, metric.metric) not in judged
+        ]
 
     def _try(self, step: Callable[[], None]) -> None:
         """One thing that cannot be done keeps no other from being done."""

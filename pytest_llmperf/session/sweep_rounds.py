@@ -1,6 +1,6 @@
 """The launches of a sweep as rounds of its test: one run each, and one report at the end.
 
-Every launch but the last is reported like a rerun: ``m`` measured, ``u`` unfit (its config did not start, died, gave
+Every launch but the last is reported as a rerun: ``m`` measured, ``u`` unfit (its config did not start, died, gave
 invalid answers, or fails the test). An unfit variation is a result; an unfit base ends the sweep, since nothing is left
 to compare with. Each report carries all that was measured until then, so that nothing is lost when pytest is stopped.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,14 +17,22 @@ from _pytest.runner import runtestprotocol  # as in rounds
 
 from pytest_llmperf.errors import LaunchError, LlmperfError, MeasurementError, ServerDiedError
 from pytest_llmperf.records.encode import plain
-from pytest_llmperf.session.launch_rounds import MEASURED, again, reporting_as, tear_down
+from pytest_llmperf.session.launch_rounds import (
+    MEASURED,
+    again,
+    as_protocol,
+    as_rerun,
+    reporting_as,
+    stop_timer,
+    tear_down,
+)
 from pytest_llmperf.session.makereport import headline, in_short
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.server_records import server_record
 from pytest_llmperf.session.sweep_test import PriorOf, SweepTest
 from pytest_llmperf.tuning.plan import BASE
 
-#: Outcome of a launch that gave no value, or one that the test refuses.
+#: What a launch is that gave no value, or one that the test refuses.
 UNFIT = "unfit"
 #: What a config does wrong by itself, rather than the test.
 _RESULTS = (LaunchError, MeasurementError)
@@ -31,30 +40,35 @@ _RESULTS = (LaunchError, MeasurementError)
 
 def run(item: pytest.Item, nextitem: pytest.Item | None, test: SweepTest, session: PerfSession) -> None:
     """Run ``item`` on every launch of its sweep."""
+    stop_timer(item)  # each launch is timed for itself
     for _ in test.slots():
-        if not _once(item, test):
+        as_protocol(item, test, partial(_once, item, test))
+        if not test.goes_on:
             break
     tear_down(item, nextitem)
     session.release(test.group)
 
 
-def _once(item: pytest.Item, test: SweepTest) -> bool:
-    """Run ``item`` on one launch; False when the sweep must end with it."""
+def _once(item: pytest.Item, test: SweepTest) -> None:
+    """Run ``item`` on one launch, and note whether the sweep goes on after it."""
     known = len(item.user_properties)
     item._report_sections.clear()  # or each report would carry what all launches before it have printed
     with reporting_as(item):
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=again(item), log=False)
-        goes_on = not test.last and all(r.passed or r.outcome == UNFIT for r in reports)
-        if goes_on:
+        test.goes_on = not test.last and all(r.passed or _is_unfit(r) for r in reports)
+        if test.goes_on:
             del item.user_properties[known:]  # the next launch records them anew
-            reports = [r for r in reports if r.when == "call" or r.outcome == UNFIT]
+            reports = [r for r in reports if r.when == "call" or _is_unfit(r)]
             for report in reports:
-                report.__dict__["outcome"] = UNFIT if report.outcome == UNFIT else MEASURED
+                as_rerun(report, UNFIT if _is_unfit(report) else MEASURED)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return goes_on
+
+
+def _is_unfit(report: pytest.TestReport) -> bool:
+    return getattr(report, "llmperf", {}).get("round") == UNFIT
 
 
 def conclude(
@@ -77,12 +91,15 @@ def conclude(
             f"{test.nodeid}: is a sweep and has measured {', '.join(test.missing())}: "
             "call llm_server.stream(...) or llm_server.load(...)"
         )
-    if report.when != "teardown" and not report.passed and test.slot.name != BASE:
+    unfit = report.when != "teardown" and not report.passed and test.slot.name != BASE
+    if unfit:
         _unfit(test, report, error)
     if report.when == "call" and report.passed and test.last and test.complaints:
         report.outcome = "failed"
         report.longrepr = "\n\n".join(test.complaints)
     vars(report)["llmperf"] = _payload(test, error, prior, ignored)
+    if unfit:
+        as_rerun(report, UNFIT)
 
 
 def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | None) -> None:
@@ -96,7 +113,6 @@ def _unfit(test: SweepTest, report: pytest.TestReport, error: BaseException | No
         cause = "the test fails with it"
         test.complaints.append(f"with {name}:\n{report.longreprtext}")
     test.failures[name] = cause
-    report.__dict__["outcome"] = UNFIT
 
 
 def _cause(error: LaunchError | MeasurementError, test: SweepTest) -> str:

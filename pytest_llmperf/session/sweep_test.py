@@ -56,6 +56,8 @@ class SweepTest(PerfTest):
         self.slot = self.order[0]
         self.last = False
         """Whether this launch is the sweep's last."""
+        self.goes_on = True
+        """Whether the launch that has ended lets the sweep go on."""
         self.up: ServerConfig | None = None
         """The config that was launched last, whose server may still be up."""
         self.failures: dict[str, str] = {}

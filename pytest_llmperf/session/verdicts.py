@@ -172,14 +172,15 @@ class Baseline:
         gated = self._gated(value)
         assert isinstance(value, MetricValue)
         launch = self._launch(value)
-        gated.add(self._verdicts.stored(value, launch), self._guards(value), self._test.round)
+        gated.add(self._verdicts.stored(value, launch), self._guards(value), value.measurement.notes, self._test.round)
         if not self._test.round.last:
             return True
         if self._test.round.role == "confirm" and not gated.suspect:
             return True  # judged on the screen already: no second look
         found = self._verdicts.decide(self._test, gated, can_confirm=self._can_confirm)
-        gated.suspect = found.suspect
-        result = replace(found.result, measurement_s=round(self._test.measuring_s, 3))
+        gated.suspect, gated.recordable_as = found.suspect, found.gate
+        noticed = (*found.result.notes, *gated.notes)
+        result = replace(found.result, measurement_s=round(self._test.measuring_s, 3), notes=noticed)
         gated.result = _recorded(result, self._verdicts.options)
         return found.suspect or self._may_pass(gated.result.verdict)
 
@@ -213,7 +214,7 @@ class Baseline:
             return options.update is not None and bool(options.accept_regression)
         if verdict == "inconclusive":
             return options.inconclusive == "skip"
-        return verdict not in ("invalid", "not_comparable")
+        return verdict not in ("invalid", "not_comparable", "below_target")
 
     @property
     def _perf(self) -> Perf:

@@ -20,7 +20,7 @@ def gaps(results: Iterable[Result], engines: Sequence[str], prior_of: Callable[[
 
     ``engines`` are in the order named; others come after them, by name. ``prior_of`` gives the launch
     spread expected of a result's engine. Only the launches that decided a verdict count, as in the results; what is
-    invalid, or was measured under another workload, has no gap.
+    invalid or ended in an error, or was measured under another workload, has no gap.
     """
     found: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for result in results:
@@ -60,7 +60,7 @@ def _gap(mine: Result, theirs: Result, prior_of: Callable[[Result], Prior]) -> G
 def _comparable(result: Result) -> bool:
     launches = _deciding(result)
     sound = all(v > 0 for x in launches for v in x.values)
-    return bool(launches) and sound and result.verdict != "invalid" and result.metric in METRICS
+    return bool(launches) and sound and result.verdict not in ("invalid", "error") and result.metric in METRICS
 
 
 def _deciding(result: Result) -> list[LaunchValues]:
