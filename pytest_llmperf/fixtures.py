@@ -24,7 +24,9 @@ def engine(request: pytest.FixtureRequest) -> str:
     """Name of the engine this test runs on; a test with a server is run once for each ``--engine``."""
     chosen: str | None = getattr(request, "param", None)
     if chosen is None:
-        names = _session(request).options.engine
+        session = _session(request)
+        test = session.tests.get(request.node.nodeid)
+        names = (test.engine,) if test else session.options.engine
         if len(names) != 1:
             pytest.fail(f"one engine is needed here, and --engine names {len(names)}", pytrace=False)
         chosen = names[0]

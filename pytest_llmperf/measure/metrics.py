@@ -48,6 +48,11 @@ METRICS: Mapping[str, Metric] = {
 #: Guards on what the engine does to itself. They explain a loss; the others, whose cause lies outside the server, can
 #: make a verdict inconclusive.
 OF_THE_ENGINE = frozenset({"captured graphs", "drift", "preemptions", "queueing"})
+#: Every guard by its name.
+GUARDS = OF_THE_ENGINE | {
+    "client cpu", "client delay", "gpu clock", "gpu clock swing", "gpu ecc", "gpu foreign processes", "gpu power limit",
+    "gpu slowdown", "gpu temperature", "host load", "other traffic", "server starved",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -57,11 +57,14 @@ _ALWAYS = frozenset({"value", "verdict"})
 
 
 def results(items: Sequence[Result], names: Mapping[str, str]) -> Grid:
-    """One row a result; a column only where it says something of one, the metric's kept longest where it alone tells
-    two rows of a test apart. ``names`` shortens node ids."""
-    several = len({(r.nodeid, r.server) for r in items}) < len(items)
+    """One row a result; a column only where it says something of one. The metric's stays where it alone tells two rows
+    of a test apart, the target's where one was missed. ``names`` shortens node ids."""
+    kept = {
+        "metric": len({(r.nodeid, r.server) for r in items}) < len(items),
+        "target": any(r.verdict == "below_target" for r in items),
+    }
     chosen = [
-        (replace(c, drop=0) if c.title == "metric" and several else c, cells)
+        (replace(c, drop=0) if kept.get(c.title) else c, cells)
         for c, f in _RESULT
         if set(cells := [f(r) for r in items]) != {MISSING} or c.title in _ALWAYS
     ]

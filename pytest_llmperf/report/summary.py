@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_llmperf.records.results import MESSAGE_KINDS, VERDICTS, Result, ServerRecord, SessionRecord
+from pytest_llmperf.records.results import MESSAGE_KINDS, OLD_DAYS, VERDICTS, Result, ServerRecord, SessionRecord
 from pytest_llmperf.records.text import WORDS, clean, interval, number, percent, plural, seconds
 
 #: States of a result, worst first: its verdict, or ``recorded`` for a first recording, which is no failure.
@@ -124,7 +124,10 @@ def detectable(result: Result) -> str:
 
 
 def headline(result: Result) -> str:
-    """One sentence with every number of the verdict: measured, change, band, target, launches on both sides, MDE."""
+    """One sentence with every number of the verdict: measured, change, band, target, launches on both sides, MDE; of an
+    error without a value, why."""
+    if _is_bare_error(result):
+        return clean(result.reasons[0])
     value = "no value" if result.value is None else with_unit(result.value, result.unit)
     said = [f"{value} over {plural(len(result.launches), 'launch')}"]
     if result.baseline is not None:
@@ -143,6 +146,37 @@ def headline(result: Result) -> str:
     return ", ".join(said)
 
 
+def _is_bare_error(result: Result) -> bool:
+    return result.verdict == "error" and result.value is None and bool(result.reasons)
+
+
+def outdated(results: Iterable[Result]) -> list[str]:
+    """Which passes are against a baseline that is old or of another engine version, a line for each such baseline."""
+    by_baseline: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict != "passed" or result.baseline is None:
+            continue
+        days = result.baseline.age_days
+        said = [f"{days:.0f} days old"] if days is not None and days > OLD_DAYS else []
+        versions = [d for d in result.differences if d.name == "engine version"]
+        said += [f"of engine version {clean(d.baseline)} ({clean(d.now)} here)" for d in versions]
+        if said:
+            by_baseline.setdefault(" and ".join(said), []).append(result.nodeid)
+    names = short_names(nodeid for found in by_baseline.values() for nodeid in found)
+    return [f"{listed(names[n] for n in ids)}: passed against a baseline {said}" for said, ids in by_baseline.items()]
+
+
+#: Names that a line lists before it counts the others.
+_LISTED = 5
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a, b, c``; of many the first few, each once."""
+    found = list(dict.fromkeys(names))
+    more = len(found) - _LISTED
+    return ", ".join(found[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
 def underpowered(result: Result) -> str:
     """What it takes to see a change of ``max_regression``."""
     return (
@@ -153,7 +187,7 @@ def underpowered(result: Result) -> str:
 
 def remarks(result: Result) -> list[str]:
     """Reasons, tripped guards with their advice, and notes: each one cleaned line, nothing said twice."""
-    out = [clean(r) for r in result.reasons]
+    out = [clean(r) for r in result.reasons[int(_is_bare_error(result)) :]]
 
     def told(subject: str) -> bool:
         return any(re.match(rf"{re.escape(subject)}( \(|:)", reason) for reason in out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
@@ -110,7 +111,12 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
                 values = " ".join(map(number, launch.values))
                 said = f"launch {launch.id}, {launch.role}: {number(launch.value)}, repetitions {values}"
                 yield from page.gutter(said, "dim", hang=2)
+    for lines in _errors(ordered, page):
+        yield Text()
+        yield from lines
     for result in ordered:
+        if result.verdict == "error":
+            continue
         if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
             yield from _explained(result, session, page, verbose)
@@ -140,6 +146,25 @@ def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord
 
 def _declared(server: ServerRecord) -> list[str]:
     return [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
+
+
+def _errors(results: Iterable[Result], page: _Page) -> Iterator[Iterator[Text]]:
+    """What ended before it was judged, told once for each cause."""
+    by_cause: dict[str, list[Result]] = {}
+    for result in results:
+        if result.verdict == "error":
+            by_cause.setdefault(summary.headline(result), []).append(result)
+    for cause, found in by_cause.items():
+        names = summary.short_names(r.nodeid for r in found)
+        which = summary.title(found[0])
+        if len(found) > 1:
+            which = f"error: {plural(len(found), 'result')} of {summary.listed(names[r.nodeid] for r in found)}"
+        remarks = dict.fromkeys(remark for r in found for remark in summary.remarks(r))
+        yield chain(
+            page.gutter(which, STYLES["error"], hang=2, mark=page.glyphs.marks["error"]),
+            page.gutter(cause),
+            *(page.bullet(remark) for remark in remarks),
+        )
 
 
 def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
@@ -178,10 +203,13 @@ def _closing(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Tex
     said = summary.messages(session)
     advice = summary.hints(session)
     weak = [r for r in session.results if r.verdict == "passed" and r.required_launches and not verbose]
-    if said or advice or weak:
+    outdated = summary.outdated(session.results)
+    if said or advice or weak or outdated:
         yield Text()
     for result in weak:
         yield from page.bullet(f"{clean(result.nodeid)}: {summary.underpowered(result)}", "yellow")
+    for line in outdated:
+        yield from page.bullet(line, "yellow")
     for kind, text in said:
         yield from page.bullet(f"{kind}: {text}", _MESSAGE_STYLES.get(kind, ""))
     for hint in advice:
@@ -217,14 +245,19 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
 
 
 def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
+    for lines in _errors(session.results, page):
+        yield from lines
     for result in session.results:
         state = summary.state(result)
-        if state not in summary.FINE and state != "improved":
+        if state not in summary.FINE and state not in ("improved", "error"):
             mark = page.glyphs.marks.get(state, "?")
             yield from page.gutter(f"{summary.title(result)}: {summary.headline(result)}", hang=2, mark=mark)
     for server in session.servers:
         for failure in server.failures:
             yield from page.gutter(f"{summary.label(server)} could not start: {clean(failure)}", hang=2)
+    for kind, text in summary.messages(session):
+        if kind in ("error", "refused"):
+            yield from page.bullet(f"{kind}: {text}", _MESSAGE_STYLES[kind])
     yield from _inconclusive(session, page)
     yield from _sum(session, page)
 

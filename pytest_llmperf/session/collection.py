@@ -9,7 +9,7 @@ import pytest
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.session.perf_test import engineless
+from pytest_llmperf.session.perf_test import test_name
 from pytest_llmperf.session.schedule import Plan, neighbours
 from pytest_llmperf.session.selection import needs_server
 from pytest_llmperf.session.sweep_test import SweepTest
@@ -55,7 +55,7 @@ def arrange(
             if item.get_closest_marker("llm_sweep"):
                 misuses.setdefault("llm_sweep needs the fixture llm_server in its test", []).append(item.nodeid)
             continue
-        nodeid, engine = collected.get(id(item), item.nodeid), _engine(item)
+        nodeid, engine = collected.get(id(item), item.nodeid), _engine(item, session)
         if engine in session.engines and session.options.engine and engine not in session.options.engine:
             elsewhere.append(item)
             continue
@@ -81,9 +81,9 @@ def everything(session: PerfSession, items: Iterable[pytest.Item]) -> list[tuple
     chosen = session.options.engine
     found = []
     for item in items:
-        engine = _engine(item) if needs_server(item) and item.get_closest_marker("perf") else None
+        engine = _engine(item, session) if needs_server(item) and item.get_closest_marker("perf") else None
         if engine and (not chosen or engine in chosen):
-            found.append((engineless(item.nodeid, engine), engine))
+            found.append((test_name(item, item.nodeid, engine), engine))
     return found
 
 
@@ -116,7 +116,14 @@ def _some(nodeids: Sequence[str]) -> str:
     return ", ".join(nodeids[:_NAMED]) + (f" and {plural(more, 'more test')}" if more > 0 else "")
 
 
-def _engine(item: pytest.Item) -> str | None:
+def _engine(item: pytest.Item, session: PerfSession) -> str | None:
+    """The engine that a test runs on; the only one for a ``unittest.TestCase``, which pytest does not parametrize."""
     callspec = getattr(item, "callspec", None)
-    engine = callspec.params.get("engine") if callspec else None
-    return engine if isinstance(engine, str) else None
+    if callspec is not None:
+        engine = callspec.params.get("engine")
+        return engine if isinstance(engine, str) else None
+    try:
+        engines = session.engines_for(session.declared(item))
+    except ConfigError:  # told when the test is added
+        return None
+    return engines[0] if len(engines) == 1 else None

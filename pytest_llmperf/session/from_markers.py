@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pytest
@@ -13,7 +13,7 @@ from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.options import Options
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf
-from pytest_llmperf.session.perf_test import PerfTest
+from pytest_llmperf.session.perf_test import PerfTest, test_name
 from pytest_llmperf.session.selection import SERVER_FIXTURES, compares
 from pytest_llmperf.session.sweep_test import SweepTest, members
 from pytest_llmperf.tuning.ab_plan import AbPlan
@@ -21,6 +21,8 @@ from pytest_llmperf.tuning.plan import OPTIONS, SweepPlan, plan
 from pytest_llmperf.tuning.presets import Presets, expand
 
 _T = TypeVar("_T")
+#: Fixtures of ours that a test has to itself.
+_PER_TEST = SERVER_FIXTURES | {"baseline", "ab", "engine"}
 
 
 class Declarations:
@@ -73,18 +75,33 @@ def planned(item: pytest.Item, nodeid: str, engine: str | None, declarations: De
     reader = _Reader(item, engine, declarations)
     problems: list[str] = []
     perf = _sound(problems, lambda: Perf.from_item(item))
+    problems += _too_wide(item)
     configs = _sound(problems, reader.configs)
     compared = _sound(problems, reader.ab) if configs else None
     sweep = _sound(problems, reader.sweep) if configs else None
     if problems or configs is None:
         raise ConfigError("\n".join(problems))
     if sweep is not None:
-        return SweepTest(nodeid, perf, engine or "", *sweep)
+        return SweepTest(nodeid, test_name(item, nodeid, engine or ""), perf, engine or "", *sweep)
     if compared is not None:
         perf, configs = None, (None, {"a": compared.a.config, "b": compared.b.config})
-    test = PerfTest(nodeid, perf, engine or "", *configs)
+    test = PerfTest(nodeid, test_name(item, nodeid, engine or ""), perf, engine or "", *configs)
     test.ab = compared
     return test
+
+
+def _too_wide(item: pytest.Item) -> Iterator[str]:
+    """Fixtures that hold on to what each test gets anew; pytest's own word for it is ScopeMismatch, in each test."""
+    info = getattr(item, "_fixtureinfo", None)  # pytest offers no public way to a test's fixtures
+    known = {name: found[-1] for name, found in info.name2fixturedefs.items()} if info else {}
+    ours = {name for name in _PER_TEST if name in known and known[name].scope == "function"}
+    for name, fixture in known.items():
+        asked = ours.intersection(fixture.argnames)
+        if asked and fixture.scope != "function":
+            yield (
+                f"its fixture {name!r} of scope {fixture.scope!r} asks for {', '.join(sorted(asked))}, which each test "
+                "gets for itself: leave the scope out; the server lives on between the tests that share it all the same"
+            )
 
 
 class _Reader:
@@ -102,6 +119,11 @@ class _Reader:
         if said is None:
             raise ConfigError("uses a server, and no @pytest.mark.llm_server(model=...) declares one")
         engines_of(said)
+        if self._engine is None and len(self._options.engine) > 1:
+            raise ConfigError(
+                "is a unittest.TestCase, whose tests pytest cannot run once for each engine: choose one --engine, name "
+                "one in llm_server(engine=...), or make it a plain class"
+            )
         if self._engine is None:
             raise ConfigError("no engine chosen: pass --engine NAME, or set engine in [tool.llmperf]")
         extras = named(self._item, self._options.presets) if "llm_servers" in self._fixtures else {}

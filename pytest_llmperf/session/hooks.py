@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.text import clean
-from pytest_llmperf.session import collection, console, sweep_rounds
+from pytest_llmperf.report import junit
+from pytest_llmperf.session import collection, console, option_checks, sweep_rounds
 from pytest_llmperf.session.launch_rounds import MEASURED, SUSPECT, LaunchRounds
 from pytest_llmperf.session.makereport import conclude, into_junit
 from pytest_llmperf.session.perf_session import PerfSession
@@ -40,6 +42,7 @@ class SessionHooks:
         if hasattr(config, "workerinput"):
             self._plan_path = Path(config.workerinput["llmperf_plan"])
             return
+        option_checks.check(options)
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
@@ -156,16 +159,16 @@ class SessionHooks:
         if self._ending is not None:
             if payload is not None:
                 self._ending.take(payload)
-            elif report.skipped:
+            if report.skipped:
                 self._ending.skipped(report.nodeid)
         yield
-        if payload and payload["error"]:
-            into_junit(self._config, report)
+        into_junit(self._config, report)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        if self._ending is not None:
+        if self._ending is not None and crashitem in Plan.read(self._plan_path).planned:
             self._ending.lost(crashitem, str(report.longrepr))
+            report.user_properties.append((junit.KIND, "infrastructure"))
 
     # -- the end
 
@@ -196,7 +199,10 @@ class SessionHooks:
             interrupted=self._interrupted,
             scope=_scope(self._config) if done else None,
         )
-        if self._ending.failed and exitstatus == pytest.ExitCode.OK:
+        if not self._config.pluginmanager.has_plugin("terminalreporter"):
+            for error in self._ending.errors:
+                print(f"llmperf: error: {error}", file=sys.stderr)
+        if self._ending.errors and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _tell(self, kind: str, text: str) -> None:

@@ -108,15 +108,20 @@ def in_short(error: LaunchError) -> str:
 
 
 def into_junit(config: pytest.Config, report: pytest.TestReport) -> None:
-    """Have pytest's JUnit file, which has taken ``report``, call a server's death during the test an error."""
+    """Have pytest's JUnit file, which has taken ``report``, call a server's death during the test an error, and tell
+    the kind of a crash, whose properties it would look for in a teardown that never comes."""
     xml = config.stash.get(xml_key, None)
     if xml is None:
         return
-    for node in xml.node_reporter(report).nodes:
-        if node.tag == "failure":
-            node.tag = "error"
-            xml.stats["failure"] -= 1
-            xml.stats["error"] += 1
+    if getattr(report, "llmperf", {}).get("error"):
+        for node in xml.node_reporter(report).nodes:
+            if node.tag == "failure":
+                node.tag = "error"
+                xml.stats["failure"] -= 1
+                xml.stats["error"] += 1
+    if report.when not in ("setup", "call", "teardown"):
+        for name, value in report.user_properties:
+            xml.node_reporter(report).add_property(name, value)
 
 
 def headline(error: LlmperfError) -> str:

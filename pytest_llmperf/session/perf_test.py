@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import pytest
+
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.measure.metrics import METRICS, Guard, Measurement, Metric
@@ -109,13 +111,14 @@ class PerfTest:
     def __init__(
         self,
         nodeid: str,
+        test: str,
         perf: Perf | None,
         engine: str,
         config: ServerConfig | None,
         named: Mapping[str, ServerConfig],
     ) -> None:
         self.nodeid = nodeid
-        self.test = engineless(nodeid, engine)
+        self.test = test
         self.perf = perf
         self.engine = engine
         self.config = config
@@ -219,8 +222,8 @@ class PerfTest:
 
     @property
     def results(self) -> tuple[Result, ...]:
-        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed. A test that
-        has ended has one of every metric that it declares."""
+        """Results so far, one per gated metric. A suspect's is not final: inconclusive until it is confirmed. A test
+        that has ended has one of every metric that it declares."""
         verdict, why = self.ended or ("inconclusive", ())
         waiting = (*why, "suspect, and not confirmed on fresh launches")
         judged = tuple(
@@ -232,6 +235,15 @@ class PerfTest:
             return judged
         known = {r.metric for r in judged}
         return (*judged, *(p.unjudged(verdict, why, self.noticed) for p in self.planned if p.metric not in known))
+
+
+def test_name(item: pytest.Item, nodeid: str, engine: str) -> str:
+    """``nodeid`` as baselines know it: without the engine, and without the count of pytest-repeat, whose runs of a test
+    are the same test."""
+    name = engineless(nodeid, engine)
+    callspec = getattr(item, "callspec", None)
+    step = callspec.params.get("__pytest_repeat_step_number") if callspec else None
+    return name if step is None else re.sub(rf"(-|\[){step + 1}-\d+\]$", lambda m: "]" if m[1] == "-" else "", name)
 
 
 def engineless(nodeid: str, engine: str) -> str:

@@ -103,7 +103,8 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         super().schedule()
 
     def remove_node(self, node: Any) -> str | None:
-        """The test that a crashed worker was at. It counts as run: it would crash each worker that gets it. The rest of its scope runs on another."""
+        """The test that a crashed worker was at. It counts as run, for it would crash each worker that gets it. The
+        rest of its scope runs on another."""
         workload = self.assigned_work.pop(node)
         left = {scope: tests for scope, tests in workload.items() if not all(tests.values())}
         crashed = next((test for tests in left.values() for test, done in tests.items() if not done), None)

@@ -35,10 +35,7 @@ NOT_RUN = "the session ended before it was judged"
 
 
 class SessionFinish:
-    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files.
-
-    ``failed`` is True when something that was asked for could not be written.
-    """
+    """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files."""
 
     def __init__(
         self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str], engines: Mapping[str, Engine]
@@ -57,7 +54,6 @@ class SessionFinish:
         self._skipped: set[str] = set()
         self._lost: dict[str, str] = {}
         self.record: SessionRecord | None = None
-        self.failed = False
 
     def take(self, payload: Mapping[str, Any]) -> None:
         """Take one report's payload. A later one of the same test replaces the earlier one (its confirmation)."""
@@ -91,7 +87,11 @@ class SessionFinish:
         said = message(kind, text)
         if said not in self._messages:
             self._messages.append(said)
-        self.failed |= kind == "error"
+
+    @property
+    def errors(self) -> list[str]:
+        """What was asked for and could not be written."""
+        return [m["text"] for m in self._messages if m["kind"] == "error"]
 
     def finish(
         self, plan: Plan, *, hardware: Hardware, interrupted: bool, scope: Sequence[PurePath] | None = None

@@ -44,12 +44,13 @@ class SweepTest(PerfTest):
     def __init__(
         self,
         nodeid: str,
+        test: str,
         perf: Perf | None,
         engine: str,
         plan: SweepPlan,
         members: Mapping[str, ServerConfig],
     ) -> None:
-        super().__init__(nodeid, perf, engine, members[BASE], {})
+        super().__init__(nodeid, test, perf, engine, members[BASE], {})
         self.plan = plan
         self.members = members
         self.order = launch_order([v.name for v in plan.variations], plan.launches)

@@ -14,7 +14,7 @@ from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, ve
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS, Guard
-from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.results import VERDICTS, Result
 from pytest_llmperf.records.text import percent
 from pytest_llmperf.stats import Prior
 
@@ -124,15 +124,24 @@ def test_a_metric_that_was_never_recorded_has_no_baseline() -> None:
 
 @pytest.mark.parametrize("known", [[], [series()]], ids=["alone", "beside a baseline"])
 def test_a_missed_target_fails(known: list[Series]) -> None:
-    result = judged([at(82.4)], terms=replace(TERMS, target=120.0), known=known).result
-    assert result.verdict == "regressed"
-    assert "target 120" in result.reasons[0]
-    assert result.target == 120.0
+    """What may be recorded is the gate's to say."""
+    found = judged([at(82.4)], terms=replace(TERMS, target=120.0), known=known)
+    assert (found.result.verdict, found.gate) == ("below_target", "passed" if known else "no_baseline")
+    assert "target 120" in found.result.reasons[0]
+    assert found.result.target == 120.0
+
+
+def test_a_loss_is_a_loss_whatever_the_target() -> None:
+    first = judged([at(60.0)], terms=replace(TERMS, target=120.0))
+    assert (first.result.verdict, first.gate) == ("regressed", "regressed")
+    assert any("target 120" in reason for reason in first.result.reasons)
+    better = judged([at(99.0)], terms=replace(TERMS, target=120.0))
+    assert (better.result.verdict, better.gate) == ("below_target", "improved")
 
 
 def test_a_target_is_held_to_the_spread_that_the_baseline_shows() -> None:
     vague = replace(TERMS, target=95.0, prior=Prior(s0=0.03, d0=1.0))
-    assert judged([at(82.4)], terms=vague).result.verdict == "regressed"
+    assert judged([at(82.4)], terms=vague).result.verdict == "below_target"
     assert judged([at(82.4)], terms=vague, known=[]).result.verdict == "passed"
 
 
@@ -289,7 +298,7 @@ def test_a_regression_without_a_known_difference_says_that() -> None:
 
 def test_every_verdict_can_be_explained() -> None:
     blank = Result("n", "t", "e", "s", "decode_tok_s", "tok/s", True, "invalid")
-    for verdict in ("invalid", "regressed", "inconclusive", "not_comparable", "no_baseline", "improved", "passed"):
+    for verdict in VERDICTS:
         assert explain(replace(blank, verdict=verdict))
 
 

@@ -54,14 +54,17 @@ def test_a_server_that_cannot_start(project: Project, monkeypatch: pytest.Monkey
     ])  # fmt: skip
     assert "pytest_llmperf/" not in str(result.stdout)  # no traceback of ours
     assert project.models == ["one", "two"]
-    assert project.verdicts == {"test_c[sglang]": "passed"}
+    assert project.verdicts == {"test_a[sglang]": "error", "test_b[sglang]": "error", "test_c[sglang]": "passed"}
     by_model = {s["config"]["model"]: s for s in project.report["servers"]}
     assert by_model["one"]["launches"] == []
     [failure] = by_model["one"]["failures"]
     assert failure.startswith("sglang one did not start")
     assert "; full log: " in failure
     assert "\n" not in failure
-    cases = {c.get("name"): [x.tag for x in c] for c in ElementTree.parse(project.path / "junit.xml").iter("testcase")}
+    cases = {
+        c.get("name"): [x.tag for x in c if x.tag != "properties"]
+        for c in ElementTree.parse(project.path / "junit.xml").iter("testcase")
+    }
     assert cases["test_a[sglang]"] == cases["test_b[sglang]"] == ["error"]
 
 
@@ -74,7 +77,8 @@ def test_a_server_that_dies_in_the_midst(recorded: Project, monkeypatch: pytest.
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["test_perf.py E*", "*died: out of GPU memory", "ERROR test_perf.py::test_decode*"])
     assert "regressed" not in str(result.stdout)
-    assert recorded.results == []
+    assert (recorded.result["verdict"], recorded.result["value"]) == ("error", None)
+    assert "died: out of GPU memory" in recorded.result["reasons"][0]
     assert recorded.launches == 1
 
 
@@ -133,11 +137,15 @@ def test_ctrl_c_prints_what_was_measured(endless: Project, start: Start) -> None
     process.send_signal(signal.SIGINT)
     out = end(endless, process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, out
-    assert "llmperf: interrupted, this is what was measured until then; 1 passed" in out
+    assert "llmperf: interrupted, this is what was measured until then; 2 error, 1 passed" in out
     assert "KeyboardInterrupt" in out
     assert "INTERNAL" not in out
     assert endless.report["session"]["interrupted"]
-    assert endless.verdicts == {"test_first[sglang]": "passed"}
+    assert endless.verdicts == {
+        "test_first[sglang]": "passed",
+        "test_endless[sglang]": "error",
+        "test_last[sglang]": "error",
+    }
     endless.wait_until_nothing_runs()
 
 
@@ -148,8 +156,8 @@ def test_ctrl_c_under_xdist(endless: Project, start: Start) -> None:
     os.killpg(process.pid, signal.SIGINT)
     out = end(endless, process)
     assert process.returncode == pytest.ExitCode.INTERRUPTED, out
-    assert "interrupted, this is what was measured until then; 1 passed" in out, out
-    assert endless.verdicts == {"test_first[sglang]": "passed"}
+    assert "interrupted, this is what was measured until then; 1 error, 1 passed" in out, out
+    assert endless.verdicts == {"test_first[sglang]": "passed", "test_endless[sglang]": "error"}
     endless.wait_until_nothing_runs()
 
 

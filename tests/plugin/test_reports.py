@@ -100,9 +100,10 @@ def test_on_github(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_that_cannot_be_written_is_told_and_is_no_success(
     recorded: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every other one is written nevertheless."""
+    """Its folder goes while the tests run. Every other one is written nevertheless."""
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(recorded.path / "none" / "summary.md"))
-    (recorded.path / "file").write_text("")
+    (recorded.path / "none").mkdir()
+    recorded.suite(SUITE + '    import pathlib; pathlib.Path("none").rmdir(); pathlib.Path("file").touch()\n')
     result = recorded.run_here("--llmperf-html", "file/report.html")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.assert_outcomes(passed=1)

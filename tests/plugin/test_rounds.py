@@ -95,7 +95,7 @@ def test_the_last_word_of_the_summary_is_of_each_suspect(wobbly: Project, monkey
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(failed=1, passed=1)
     result.stdout.fnmatch_lines(["test_perf.py SFm.*", "*stopping after 1 failures*"])
-    assert wobbly.verdicts == {"test_decode[sglang]": "passed"}
+    assert wobbly.verdicts == {"test_decode[sglang]": "passed", "test_healthy[sglang]": "error"}
     assert wobbly.launches == 3
 
 
@@ -126,7 +126,8 @@ def test_what_fails_for_another_reason_is_never_run_again(wobbly: Project, monke
         assert "suspect" not in result.outlines[-1]
     assert wobbly.launches == 2
     # it was about to be confirmed, and is not called a regression
-    assert wobbly.verdicts == {}
+    assert wobbly.verdicts == {"test_decode[sglang]": "error"}
+    assert wobbly.result["reasons"][0] == "AssertionError: for another reason"
 
 
 def test_failing_while_being_confirmed_is_no_verdict(wobbly: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +137,9 @@ def test_failing_while_being_confirmed_is_no_verdict(wobbly: Project, monkeypatc
     result = wobbly.run_here()
     result.assert_outcomes(failed=1)
     assert wobbly.launches == 2
-    assert wobbly.result["verdict"] == "inconclusive"
-    assert "not confirmed on fresh launches" in wobbly.result["reasons"][0]
+    assert wobbly.result["verdict"] == "error"
+    assert wobbly.result["reasons"][0] == "AssertionError: broken"
+    assert "not confirmed on fresh launches" in wobbly.result["reasons"][1]
 
 
 def test_not_judging_while_being_confirmed_is_no_pass(wobbly: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +149,7 @@ def test_not_judging_while_being_confirmed_is_no_pass(wobbly: Project, monkeypat
     result = wobbly.run_here()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*declares decode_tok_s and has not judged it*"])
-    assert wobbly.result["verdict"] == "inconclusive"
+    assert wobbly.result["verdict"] == "error"
 
 
 def test_a_launch_that_fails_in_the_confirmation_is_an_error(wobbly: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +160,8 @@ def test_a_launch_that_fails_in_the_confirmation_is_an_error(wobbly: Project, mo
     result = wobbly.run_here()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["test_perf.py SSEE*", "*out of memory*", "*INCONCLUSIVE*"])
-    assert set(wobbly.verdicts.values()) == {"inconclusive"}
+    result.stdout.fnmatch_lines(["test_perf.py SSEE*", "*out of memory*", "llmperf: 2 error;*"])
+    assert set(wobbly.verdicts.values()) == {"error"}
     assert wobbly.launches == 2  # and no third one: a config that cannot be started is not tried again
 
 

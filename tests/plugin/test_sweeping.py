@@ -30,7 +30,7 @@ def made(perf: Perf | None = None, **marker: Any) -> SweepTest:
         nccl = {f"NCCL_{k.upper()}": v for k, v in keywords.get("nccl", {}).items()}
         return ServerConfig("sglang", keywords["model"], tp=keywords.get("tp", 1), nccl=nccl)
 
-    return SweepTest("t.py::t[sglang]", perf, "sglang", planned, members(planned, config))
+    return SweepTest("t.py::t[sglang]", "t.py::t", perf, "sglang", planned, members(planned, config))
 
 
 def launch(test: SweepTest, values: dict[str, tuple[float, ...]] = SPEED, workload: Workload | None = None,

@@ -58,16 +58,16 @@ def test_late(llm_server, baseline):
     result = project.run_here()
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines([
-        "E * decode_tok_s regressed: target 1000: *credibly short*",
+        "E * decode_tok_s below target: target 1000: *credibly short*",
         "  target    1000 tok/s",
-        "E * ttft_ms regressed: target 0.5: *credibly short*",
+        "E * ttft_ms below target: target 0.5: *credibly short*",
     ])  # fmt: skip
     found = [(r["nodeid"].partition("::")[2], r["metric"], r["verdict"]) for r in project.results]
     assert found == [
         ("test_met[sglang]", "decode_tok_s", "passed"),
-        ("test_missed[sglang]", "decode_tok_s", "regressed"),
+        ("test_missed[sglang]", "decode_tok_s", "below_target"),
         ("test_late[sglang]", "decode_tok_s", "passed"),
-        ("test_late[sglang]", "ttft_ms", "regressed"),
+        ("test_late[sglang]", "ttft_ms", "below_target"),
     ]
     assert project.launches == 1  # a target needs no confirmation
 

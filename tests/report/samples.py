@@ -167,6 +167,15 @@ INVALID = _result(
     "test_tools", "invalid", value=None, launches=launches((80.1, float("nan"), 79.9, 80.0, 80.2)),
     reasons=("request 2: 117 tokens instead of 256 (finish reason stop)",), location="tests/perf/test_decode.py:95",
 )  # fmt: skip
+BELOW_TARGET = _result(
+    "test_goal", "below_target", value=80.1, band=(78.41, 82.97), target=90.0, mde=0.0213, change=-0.0072,
+    baseline=BaselineRef("test_goal.sglang.3f2a91c0.toml", 5, 80.68, 12.0), launches=launches((80.0, 80.1, 80.2)),
+    reasons=("target 90: 11.0% credibly short (upper limit 81.2)",), location="tests/perf/test_decode.py:101",
+)  # fmt: skip
+ERROR = _result(
+    "test_died", "error", reasons=("sglang Kimi-K2.5 tp=8, launch f6, died: out of GPU memory",),
+    location="tests/perf/test_decode.py:105",
+)  # fmt: skip
 PRIOR_ONLY = _result(
     "test_load[64]", "passed", metric="output_tok_s", unit="tok/s", value=2371.0, band=(2230.0, 2478.0), mde=0.067,
     change=0.0085, baseline=BaselineRef("test_load.sglang.3f2a91c0.toml", 1, 2351.0, 0.2, prior_only=True),
@@ -210,7 +219,19 @@ CURVE = Curve(
 FULL = SessionRecord(
     SESSION,
     (SGLANG, VLLM, BROKEN),
-    (PASSED, REGRESSED, IMPROVED, INCONCLUSIVE, NO_BASELINE, NOT_COMPARABLE, INVALID, PRIOR_ONLY, ON_VLLM),
+    (
+        PASSED,
+        REGRESSED,
+        IMPROVED,
+        INCONCLUSIVE,
+        NO_BASELINE,
+        NOT_COMPARABLE,
+        INVALID,
+        BELOW_TARGET,
+        ERROR,
+        PRIOR_ONLY,
+        ON_VLLM,
+    ),
     (GAP,),
     (SWEEP,),
     (CURVE,),

@@ -317,3 +317,18 @@ def test_eighty_columns_hold_a_verdict_with_its_unit_and_its_whole_name() -> Non
 def test_a_result_without_a_server_record_is_still_shown() -> None:
     lone: Result = replace(samples.PASSED, server="gone")
     assert "test_long_prompt" in terminal.render(SessionRecord({}, (), (lone,)), width=100)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_missed_target_shows_its_target_at_every_width(width: int) -> None:
+    heading = terminal.render(samples.FULL, width=width).splitlines()[0]
+    assert "target" in heading.split()
+    assert ("target" in terminal.render(samples.GREEN, width=width).splitlines()[0].split()) is False
+
+
+def test_what_many_errors_have_in_common_is_told_once() -> None:
+    many = tuple(replace(samples.ERROR, nodeid=f"t.py::test_{i}", test=f"t.py::test_{i}") for i in range(8))
+    out = terminal.render(replace(samples.GREEN, results=many), width=120)
+    assert "✗ error: 8 results of test_0, test_1, test_2, test_3, test_4 and 3 more\n" in out
+    assert out.count("out of GPU memory") == 1
+    assert "llmperf: 8 error" in out
