@@ -1,4 +1,4 @@
-"""The plugin beside popular others, which ``tox -e neighbours`` installs; a test whose neighbour is missing is skipped."""
+"""The plugin beside popular others, which ``tox -e neighbours`` installs; a test whose neighbour is missing skips."""
 
 from __future__ import annotations
 

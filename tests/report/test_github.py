@@ -112,11 +112,11 @@ def _read(command: str) -> tuple[str, dict[str, str], str]:
 
 def test_annotations() -> None:
     read = [_read(a) for a in github.annotations(samples.FULL)]
-    assert [name for name, _, _ in read] == ["error"] * 4 + ["warning", "notice"]
-    assert [p["title"].removeprefix("llmperf: ") for _, p, _ in read[:4]] == [
-        "invalid", "regressed", "not comparable", "no baseline"
+    assert [name for name, _, _ in read] == ["error"] * 6 + ["warning", "notice"]
+    assert [p["title"].removeprefix("llmperf: ") for _, p, _ in read[:6]] == [
+        "error", "invalid", "regressed", "below target", "not comparable", "no baseline"
     ]  # fmt: skip
-    _, properties, data = read[1]
+    _, properties, data = read[2]
     assert properties == {"file": "tests/perf/test_decode.py", "line": "14", "title": "llmperf: regressed"}
     assert data.startswith("tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s): 63.61 tok/s over 3")
     assert "-22.9% against" in data
@@ -171,7 +171,7 @@ def test_a_test_without_a_line_is_annotated_on_its_file() -> None:
 
 def test_annotations_of_a_stranger_are_one_command_each() -> None:
     commands = github.annotations(hostile())
-    assert len(commands) == 6
+    assert len(commands) == 8
     for command in commands:
         name, properties, data = _read(command)
         assert name in ("error", "warning", "notice")

@@ -46,7 +46,8 @@ def full() -> str:
 def test_the_page_has_everything() -> None:
     words = Page(full()).words
     for said in (
-        "1 invalid 1 regressed 1 inconclusive", "8 x NVIDIA B200", "10 metrics gated at alpha 0.10% each",
+        "1 error 1 invalid 1 regressed 1 below target 1 inconclusive", "8 x NVIDIA B200",
+        "10 metrics gated at alpha 0.10% each",
         "pytest -m perf --engine sglang --engine vllm", "1 result inconclusive", "belongs to no test of this run",
         "3 launches, start-up 212 s, 181 s, 184 s", "Could not start: CUDA out of memory",
         "Gap of engine over reference",

@@ -66,7 +66,7 @@ def test_github_action_benchmark_has_one_file_a_direction() -> None:
         "range": "63.4 .. 63.8",
         "extra": "verdict: regressed\nband: [80.87, 84.16]\nMDE: 2.1%",
     }
-    assert len(bigger) + len(smaller) == len(samples.FULL.results) - 1
+    assert len(bigger) + len(smaller) == len(samples.FULL.results) - 2
     assert not any("test_tools" in e["name"] for e in bigger)
 
 
