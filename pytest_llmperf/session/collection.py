@@ -123,7 +123,7 @@ def _engine(item: pytest.Item, session: PerfSession) -> str | None:
         engine = callspec.params.get("engine")
         return engine if isinstance(engine, str) else None
     try:
-        engines = session.engines_for(session.declared(item))
+        engines = session.engines_for(item)
     except ConfigError:  # told when the test is added
         return None
     return engines[0] if len(engines) == 1 else None
