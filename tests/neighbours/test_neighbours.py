@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from tests.plugin.conftest import SUITE, Project
@@ -18,15 +20,17 @@ def slow(wobbly: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return wobbly
 
 
-def neighbour(module: str) -> str:
-    pytest.importorskip(module)
-    return f"-p{module}"
+def beside(module: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"{module} is missing; tox -e neighbours has it")
 
 
+HTML = ("-p", "pytest_metadata.plugin", "-p", "pytest_html.plugin", "--html", "page.html", "--self-contained-html")
+
+
+@beside("pytest_html")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pytest_html_counts_rounds_as_reruns(slow: Project, workers: int) -> None:
-    plugins = neighbour("pytest_metadata.plugin"), neighbour("pytest_html.plugin")
-    result = slow.run(*plugins, "--html", "page.html", "--self-contained-html", workers=workers)
+    result = slow.run(*HTML, workers=workers)
     assert "INTERNALERROR" not in str(result.stdout) + str(result.stderr)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "1 suspect" in str(result.stdout)
@@ -45,10 +49,10 @@ def test_hunt(llm_server):
 """
 
 
+@beside("pytest_html")
 def test_pytest_html_takes_a_launch_that_fails_in_a_sweep(project: Project) -> None:
-    plugins = neighbour("pytest_metadata.plugin"), neighbour("pytest_html.plugin")
     project.suite(SWEPT)
-    result = project.run(*plugins, "--html", "page.html", "--self-contained-html")
+    result = project.run(*HTML)
     assert result.ret == 0, result.outlines
     assert "2 Reruns" in (project.path / "page.html").read_text()
 
@@ -70,10 +74,11 @@ def test_last(llm_server, baseline):
 """
 
 
+@beside("pytest_timeout")
 def test_pytest_timeout_ends_the_test_that_hangs(project: Project) -> None:
     """In the second round, which pytest runs as part of the last test: that one is not to blame."""
     project.suite(SUITE[: SUITE.index("\n\n@perf")] + HANGS)
-    result = project.run(neighbour("pytest_timeout"), "--timeout", "15", "--launches", "2")
+    result = project.run("-p", "pytest_timeout", "--timeout", "15", "--launches", "2")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["FAILED test_perf.py::test_hangs*Timeout*"])
     assert project.verdicts == {"test_hangs[sglang]": "error", "test_last[sglang]": "passed"}
@@ -82,6 +87,7 @@ def test_pytest_timeout_ends_the_test_that_hangs(project: Project) -> None:
     assert not project.running()
 
 
+@beside("pytest_timeout")
 def test_pytest_timeout_times_each_round_for_itself(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every timer that is set is cancelled before the next one, and each is of the test that runs."""
     conftest = """
@@ -98,7 +104,7 @@ def pytest_timeout_cancel_timer(item):
     project.suite(conftest, "conftest.py")
     project.suite(SUITE.replace("@perf(", "@perf(target=1, ") + ANOTHER.replace("@perf(", "@perf(target=1, ")
                   .replace("test_decode", "test_also"))  # fmt: skip
-    result = project.run(neighbour("pytest_timeout"), "--timeout", "60", "--launches", "2")
+    result = project.run("-p", "pytest_timeout", "--timeout", "60", "--launches", "2")
     assert result.ret == 0, result.outlines
     lines = (project.path / "timers").read_text().splitlines()
     timers = [line for i, line in enumerate(lines) if i == 0 or line != lines[i - 1]]
@@ -106,8 +112,9 @@ def pytest_timeout_cancel_timer(item):
     assert timers == [*once, *once]
 
 
+@beside("pytest_repeat")
 def test_pytest_repeat_runs_share_a_baseline(recorded: Project) -> None:
-    result = recorded.run(neighbour("pytest_repeat"), "--count", "2")
+    result = recorded.run("-p", "pytest_repeat", "--count", "2")
     assert result.ret == 0, result.outlines
     result.assert_outcomes(passed=2)
     assert {r["test"] for r in recorded.results} == {"test_perf.py::test_decode"}
@@ -115,13 +122,15 @@ def test_pytest_repeat_runs_share_a_baseline(recorded: Project) -> None:
     assert "unused" not in recorded.messages
 
 
+@beside("pytest_rerunfailures")
 def test_pytest_rerunfailures_reruns_no_verdict(slow: Project) -> None:
-    result = slow.run(neighbour("pytest_rerunfailures"), "--reruns", "3")
+    result = slow.run("-p", "pytest_rerunfailures", "--reruns", "3")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["test_perf.py SmF *"])
     assert slow.launches == 3
 
 
+@beside("pytest_randomly")
 def test_pytest_randomly_shuffles_around_groups(project: Project) -> None:
     tests = "".join(
         f"\n@pytest.mark.llm_server(model='{model}')\ndef test_{i}_{model}(llm_server): pass\n"
@@ -129,13 +138,14 @@ def test_pytest_randomly_shuffles_around_groups(project: Project) -> None:
         for model in ("one", "two")
     )
     project.suite("import pytest\n" + tests)
-    result = project.run(neighbour("pytest_randomly"))
+    result = project.run("-p", "pytest_randomly")
     result.assert_outcomes(passed=6)
     assert sorted(project.models) == ["one", "two"]
 
 
+@beside("pytest_sugar")
 def test_pytest_sugar_shows_our_words(slow: Project) -> None:
-    result = slow.run(neighbour("pytest_sugar"))
+    result = slow.run("-p", "pytest_sugar")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "INTERNALERROR" not in str(result.stdout) + str(result.stderr)
     assert "llmperf: 1 regressed" in str(result.stdout)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch
+from pytest_llmperf.measure import metrics
 from tests.plugin.conftest import SUITE, Project
 
 HEAD = """
@@ -222,6 +225,15 @@ def test_what_cannot_be_written_is_told_before_anything_starts(
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {said}"])
     assert project.launches == 0
+
+
+def test_every_guard_is_known_by_its_name() -> None:
+    folder = Path(metrics.__file__).parent
+    calls = (n for p in folder.rglob("*.py") for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.Call))
+    names = {
+        c.args[0].value for c in calls if getattr(c.func, "id", "") == "Guard" and isinstance(c.args[0], ast.Constant)
+    }
+    assert names == metrics.GUARDS
 
 
 CASE = """
