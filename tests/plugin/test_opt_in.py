@@ -10,6 +10,23 @@ import pytest
 from tests.plugin.conftest import SUITE, Project
 
 HEAVY = ("numpy", "scipy", "openai", "rich", "httpx", "filelock", "psutil")
+#: The tests that ``SUITE`` has none of.
+KINDS = """
+
+@pytest.mark.llm_servers(fast={"dtype": "half"})
+def test_several(llm_servers):
+    pass
+
+
+@pytest.mark.llm_ab(b={"dtype": "half"})
+def test_ab(ab):
+    pass
+
+
+@pytest.mark.llm_sweep(tp=[1, 2])
+def test_sweep(llm_server):
+    pass
+"""
 
 
 @pytest.mark.parametrize("args", [[], ["-q"], ["-n", "1"], ["-m", "not perf"]], ids=" ".join)
@@ -27,21 +44,22 @@ def test_plain_pytest_deselects_with_one_line(project: Project, args: list[str])
     assert not (project.path / "out.json").exists()
 
 
-def test_plain_pytest_imports_nothing_heavy(project: Project) -> None:
-    """Counted in modules: seconds would depend on the machine."""
+def imported(project: Project, *args: str) -> tuple[set[str], list[str]]:
+    """Modules that a pytest of its own process loads, and the lines that it prints."""
     program = (
         "import json, sys, pytest\n"
         "before = set(sys.modules)\n"
         "pytest.main(['-q', *sys.argv[1:]])\n"
         "print('MODULES', json.dumps(sorted(set(sys.modules) - before)))\n"
     )
+    lines = project.base.pytester.run(sys.executable, "-c", program, "-p", "no:xdist", *args).outlines
+    [line] = [line for line in lines if line.startswith("MODULES ")]
+    return set(json.loads(line.removeprefix("MODULES "))), lines
 
-    def imported(*args: str) -> set[str]:
-        out = project.base.pytester.run(sys.executable, "-c", program, "-p", "no:xdist", *args)
-        [line] = [line for line in out.outlines if line.startswith("MODULES ")]
-        return set(json.loads(line.removeprefix("MODULES ")))
 
-    ours = imported() - imported("-p", "no:llmperf")
+def test_plain_pytest_imports_nothing_heavy(project: Project) -> None:
+    """Counted in modules: seconds would depend on the machine."""
+    ours = imported(project)[0] - imported(project, "-p", "no:llmperf")[0]
     assert not {name.partition(".")[0] for name in ours} & set(HEAVY)
     assert sorted(ours) == [
         "pytest_llmperf.errors",
@@ -52,6 +70,15 @@ def test_plain_pytest_imports_nothing_heavy(project: Project) -> None:
         "pytest_llmperf.session",
         "pytest_llmperf.session.selection",
     ]
+
+
+def test_opted_in_collection_imports_nothing_that_measures_or_judges(project: Project) -> None:
+    """Whatever kind of test there is: a gate, several servers, an A/B, a sweep."""
+    project.suite(SUITE + KINDS)
+    modules, lines = imported(project, "--collect-only", "--engine", "sglang")
+    collected = {line for line in lines if line.startswith("test_perf.py::")}
+    assert collected == {f"test_perf.py::test_{kind}[sglang]" for kind in ("decode", "several", "ab", "sweep")}
+    assert not {name.partition(".")[0] for name in modules} & {"numpy", "scipy", "openai"}
 
 
 def test_an_engine_in_the_settings_does_not_opt_in(project: Project) -> None:
