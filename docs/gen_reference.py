@@ -40,7 +40,7 @@ PACKAGE = Path(pytest_llmperf.__file__).parent
 PERF = {
     "metric": "the metric, or several, that this test gates; see [metrics](metrics.md)",
     "target": "value to reach, in the metric's unit; a dict for several metrics",
-    "max_regression": "loss that must not go unseen, as a fraction; a gate too weak to see it says *underpowered*",
+    "max_regression": "loss that must not go unseen, as a fraction; a pass that would not have seen it is *weak*",
     "min_effect": "smallest change that matters, as a fraction; over `--llmperf-min-effect`",
     "precision": "repeat until the launch's mean has this relative standard error (0.005)",
     "repetitions": "least number of measured requests (5)",

@@ -8,7 +8,8 @@ nothing to compare with. What the engine did to itself stands beside the verdict
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class GateTerms:
     ``test`` is the id without the engine, ``server`` the config's key, ``host`` the hashed host identity. ``alpha`` is
     the level of both stages together, ``min_effect`` and ``max_regression`` are fractions, ``target`` is in the
     metric's unit. ``confirm_launches`` is 0 where no fresh launch can confirm a suspect: then one stage decides.
+    ``updating``: what looks faster is confirmed too, before an epoch begins with it.
     """
 
     nodeid: str
@@ -48,6 +50,7 @@ class GateTerms:
     max_regression: float | None = None
     target: float | None = None
     confirm_launches: int = 2
+    updating: bool = False
     prior: Prior = field(default_factory=Prior)
     workload: Mapping[str, Any] = field(default_factory=dict)
     location: str | None = None
@@ -207,9 +210,10 @@ def _against(
     notes = (_age_note(age), _cache_note(stored, deciding))
     worse = outcome.verdict in ("regressed", "suspect")
     blamed = blame(name, stored, deciding) if worse else None
+    confirms = outcome.faster and terms.updating
     result = replace(
         measured,
-        verdict=outcome.verdict,
+        verdict="suspect" if confirms else outcome.verdict,
         value=outcome.value,
         band=outcome.band,
         mde=outcome.mde,
@@ -218,12 +222,24 @@ def _against(
         baseline=BaselineRef(path, gate.k, gate.center, max(age, 0.0), gate.prior_only),
         reasons=(_sentence(terms.metric, outcome), *([blamed] if blamed else ()), *outcome.reasons),
         differences=differences(stored, deciding),
-        notes=tuple(n for n in notes if n),
+        notes=(*(n for n in notes if n), *_odd(gate, stored, name)),
         host_known=not gate.other_host,
         drift=drifting,
+        weak=outcome.weak,
         required_launches=outcome.required_launches,
     )
     return result, gate.learned
+
+
+def _odd(gate: Gate, stored: Sequence[StoredLaunch], metric: str) -> Iterator[str]:
+    """Stored launches that lie far from the others, and what to do about them."""
+    values = [location(x.metrics[metric]) for x in stored]
+    for i in gate.outliers:
+        away = values[i] / statistics.median(values[:i] + values[i + 1 :]) - 1
+        yield (
+            f"stored launch {stored[i].id} lies {percent(away, signed=True)} off the others and counts for less: "
+            f"`llmperf baselines drop {stored[i].id}` removes it"
+        )
 
 
 def _outcome(

@@ -1,4 +1,4 @@
-"""``llmperf baselines show | unused | rename | prune | merge``."""
+"""``llmperf baselines show | unused | rename | prune | drop | merge``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, merge, store, unused
+from pytest_llmperf.baselines.drop import drop
 from pytest_llmperf.baselines.series import Series, seconds
 from pytest_llmperf.cli.collect import collect
 from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
@@ -54,6 +55,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     rename = action("rename", _rename, "Give a test's baselines to its new name; a module's path renames all its tests")
     rename.add_argument("old", help="Test id that the baselines have")
     rename.add_argument("new", help="Test id that they shall have")
+    dropped = action("drop", _drop, "Remove launches that were recorded while something was wrong")
+    dropped.add_argument("ids", nargs="+", metavar="ID", help="Launch id, or its beginning")
     joined = action("merge", _merge, "Add the launches of other baselines to this folder, each launch once")
     joined.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="Folder or file of baselines")
     joined.add_argument("--driver", action="store_true", help="Be git's merge driver: SOURCE is %%O %%A %%B")
@@ -140,6 +143,12 @@ def _prune(args: argparse.Namespace) -> int:
 
 def _rename(args: argparse.Namespace) -> int:
     for line in unused.rename(folder_of(args), args.old, args.new, state_dir()):
+        say(line)
+    return 0
+
+
+def _drop(args: argparse.Namespace) -> int:
+    for line in drop(folder_of(args), args.ids, state_dir()):
         say(line)
     return 0
 

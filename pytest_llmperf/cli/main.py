@@ -25,7 +25,7 @@ class Verb:
 
 
 COMMANDS = (
-    Verb("baselines", "Show, rename, prune or merge stored baselines", "cmd_baselines"),
+    Verb("baselines", "Show, rename, prune, drop or merge stored baselines", "cmd_baselines"),
     Verb("history", "Draw the trend of stored launches, with change points", "cmd_history"),
     Verb("compare", "Compare two runs (files of --llmperf-json)", "cmd_compare"),
     Verb("export", "Turn a stored report into HTML, Markdown or another tool's format", "cmd_export"),

@@ -94,8 +94,10 @@ class Result:
     """False when the baseline has no launch on this host (its band is then wider)."""
     drift: str | None = None
     """Said when the newest launches are credibly worse than those that the epoch began with, whatever the verdict."""
+    weak: bool = False
+    """``mde`` exceeds what must not go unseen (the test's ``max_regression``, else 10 %): a pass says little."""
     required_launches: int | None = None
-    """Baseline launches that would bring ``mde`` under the test's ``max_regression``, when it is over it."""
+    """Baseline launches that would mend that; None when it is no matter or when none would."""
 
     @property
     def direction(self) -> str:

@@ -76,7 +76,7 @@ def _lines(session: SessionRecord) -> Iterator[str]:
         if len(results) > MOST_ROWS:
             yield ""
             yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
-    notable = [r for r in session.results if words.state(r) not in words.FINE or r.required_launches]
+    notable = [r for r in session.results if words.state(r) not in words.FINE or words.is_weak(r)]
     for result in notable[:MOST_EXPLAINED]:
         yield from _explained(result, session)
     if len(notable) > MOST_EXPLAINED:

@@ -76,13 +76,21 @@ def counts(results: Iterable[Result]) -> list[tuple[str, int]]:
 
 
 def tally(results: Iterable[Result]) -> str:
-    """``1 regressed, 2 inconclusive, 5 passed``."""
-    return ", ".join(f"{n} {WORDS[v]}" for v, n in counts(results)) or "nothing was measured"
+    """``1 regressed, 2 inconclusive, 5 passed, 1 of them weak``."""
+    results = list(results)
+    weak = sum(is_weak(r) for r in results)
+    said = ", ".join(f"{n} {WORDS[v]}" for v, n in counts(results)) or "nothing was measured"
+    return said + (f", {weak} of them weak" if weak else "")
+
+
+def is_weak(result: Result) -> bool:
+    """A pass that would not have seen much."""
+    return result.verdict == "passed" and result.weak
 
 
 def verdict(result: Result) -> str:
-    """The state's word; one that could not see ``max_regression`` is marked ``underpowered``."""
-    return word(result) + (" (underpowered)" if result.required_launches else "")
+    """The state's word; a pass that would not have seen much is marked ``weak``."""
+    return word(result) + (" (weak)" if is_weak(result) else "")
 
 
 def word(result: Result) -> str:
@@ -120,7 +128,7 @@ def age(result: Result) -> str:
 
 def detectable(result: Result) -> str:
     """The smallest detectable change; a ``!`` where it is over what the test allows."""
-    return percent(result.mde) + ("!" if result.required_launches else "")
+    return percent(result.mde) + ("!" if result.weak else "")
 
 
 def headline(result: Result) -> str:
@@ -177,12 +185,11 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(found[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def underpowered(result: Result) -> str:
-    """What it takes to see a change of ``max_regression``."""
-    return (
-        f"underpowered: the smallest {worse(result)} it could have seen, {percent(result.mde)}, is over its "
-        f"max_regression; {plural(result.required_launches or 0, 'stored launch')} would see it"
-    )
+def weak(result: Result) -> str:
+    """What a weak pass would not have seen, and what mends it."""
+    needed = result.required_launches
+    cure = f"{plural(needed, 'stored launch')} would see less" if needed else "more stored launches would not mend that"
+    return f"weak: passed, but a {worse(result)} below {percent(result.mde)} would not have been seen; {cure}"
 
 
 def remarks(result: Result) -> list[str]:
@@ -199,8 +206,8 @@ def remarks(result: Result) -> list[str]:
             out.append(clean(f"{name}: {guard.get('evidence', 'tripped')}{advice}"))
     if result.host_known is False and not told("other host"):
         out.append("other host: the baseline has no launch on this machine, so its band is wider; recording here helps")
-    if result.required_launches and not told("underpowered"):
-        out.append(underpowered(result))
+    if is_weak(result) and not told("underpowered"):
+        out.append(weak(result))
     return [*out, *(clean(n) for n in result.notes)]
 
 

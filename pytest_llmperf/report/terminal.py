@@ -202,12 +202,12 @@ def _tuning(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text
 def _closing(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
     said = summary.messages(session)
     advice = summary.hints(session)
-    weak = [r for r in session.results if r.verdict == "passed" and r.required_launches and not verbose]
+    weak = [r for r in session.results if summary.is_weak(r) and not verbose]
     outdated = summary.outdated(session.results)
     if said or advice or weak or outdated:
         yield Text()
     for result in weak:
-        yield from page.bullet(f"{clean(result.nodeid)}: {summary.underpowered(result)}", "yellow")
+        yield from page.bullet(f"{clean(result.nodeid)}: {summary.weak(result)}", "yellow")
     for line in outdated:
         yield from page.bullet(line, "yellow")
     for kind, text in said:

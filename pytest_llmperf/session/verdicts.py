@@ -118,6 +118,7 @@ class Verdicts:
             max_regression=perf.max_regression,
             target=dict(perf.target).get(gated.metric.name),
             confirm_launches=options.confirm if can_confirm else 0,
+            updating=options.update is not None,
             prior=self.priors(engine, gated.fingerprint).of(gated.metric, self._engines[engine].launch_spread),
             workload=gated.workload.identity(),
             location=test.location,

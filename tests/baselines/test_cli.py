@@ -266,3 +266,30 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main.main(["--help"])
     out = capsys.readouterr().out
     assert all(command.name in out for command in main.COMMANDS)
+
+
+def test_drop_removes_a_launch_by_its_id(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = put(project / "baselines")
+    before = store.read(path)
+    odd = before.current.launches[1]
+    assert main.main(["baselines", "drop", odd.id]) == 0
+    assert f"{TEST} [llamacpp]: {len(before.current.launches) - 1} left" in capsys.readouterr().out
+    assert [x.id for x in store.read(path).current.launches] == [x.id for x in before.current.launches if x is not odd]
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (["launch-9"], "is no stored launch"),
+        (["launch-"], "fits 2 launches"),
+        (["launch-0000", "launch-0001"], "no other"),
+    ],
+)
+def test_drop_refuses_what_is_not_sure(
+    project: Path, capsys: pytest.CaptureFixture[str], ids: list[str], said: str
+) -> None:
+    path = put(project / "baselines")
+    text = path.read_text()
+    assert main.main(["baselines", "drop", *ids]) == 1
+    assert said in capsys.readouterr().err
+    assert path.read_text() == text

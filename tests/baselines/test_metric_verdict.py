@@ -132,10 +132,10 @@ def test_a_missed_target_fails(known: list[Series]) -> None:
 
 
 def test_a_loss_is_a_loss_whatever_the_target() -> None:
-    first = judged([at(60.0)], terms=replace(TERMS, target=120.0))
-    assert (first.result.verdict, first.gate) == ("regressed", "regressed")
-    assert any("target 120" in reason for reason in first.result.reasons)
-    better = judged([at(99.0)], terms=replace(TERMS, target=120.0))
+    lost = judged([at(60.0)], TWICE, terms=replace(TERMS, target=120.0))
+    assert (lost.result.verdict, lost.gate) == ("regressed", "regressed")
+    assert any("target 120" in reason for reason in lost.result.reasons)
+    better = judged([at(99.0)], [at(99.1, 101), at(98.9, 102)], terms=replace(TERMS, target=120.0))
     assert (better.result.verdict, better.gate) == ("below_target", "improved")
 
 
@@ -305,3 +305,32 @@ def test_every_verdict_can_be_explained() -> None:
 def test_results_survive_json() -> None:
     result = judged([at(79.0)], [at(78.9, 101), at(79.1, 102)]).result
     assert Result.from_json(result.to_json()) == result
+
+
+def test_a_pass_that_would_not_have_seen_much_is_weak() -> None:
+    vague = replace(TERMS, prior=Prior(s0=0.2))
+    found = judged([at(82.4)], terms=vague).result
+    assert (found.verdict, found.weak) == ("passed", True)
+    assert found.mde is not None
+    assert found.mde > 0.1
+    assert not judged([at(82.4)]).result.weak
+
+
+def test_an_odd_stored_launch_is_named_with_what_removes_it() -> None:
+    odd = replace(series(), epochs=(Epoch("x", tuple(at(v, n) for n, v in enumerate((82.4, 82.5, 82.6, 78.0, 82.5)))),))
+    found = judged([at(82.4, 100)], known=[odd]).result
+    assert found.verdict == "passed"
+    [note] = [n for n in found.notes if "llmperf baselines drop" in n]
+    assert odd.current.launches[3].id in note
+    assert "-5.5%" in note
+
+
+def test_what_looks_faster_is_confirmed_before_an_epoch_begins() -> None:
+    updating = replace(TERMS, updating=True)
+    gate = judged([at(99.0)])
+    assert (gate.result.verdict, gate.suspect) == ("passed", False)
+    assert "faster, unconfirmed" in gate.result.reasons
+    first = judged([at(99.0)], terms=updating)
+    assert (first.result.verdict, first.suspect) == ("inconclusive", True)
+    assert judged([at(99.0)], [at(99.1, 101), at(98.9, 102)], terms=updating).result.verdict == "improved"
+    assert judged([at(99.0)], [at(82.4, 101), at(82.6, 102)], terms=updating).result.verdict == "passed"

@@ -42,7 +42,7 @@ def _from_cells(cells: Mapping[str, str]) -> Said:
     band = re.fullmatch(r"\[([\d.]+), ([\d.]+)\]", cells["band"])
     k = {"-": None, "prior": 1}.get(cells["k"], cells["k"])
     return {
-        "verdict": cells["verdict"].removesuffix(" (underpowered)").replace(" ", "_"),
+        "verdict": cells["verdict"].removesuffix(" (weak)").replace(" ", "_"),
         "low": _number(band and band[1]), "high": _number(band and band[2]), "k": None if k is None else int(k),
         "value": _number(cells["value"]), "baseline": _number(cells.get("baseline")), "mde": _number(cells.get("MDE")),
         "target": _number(cells.get("target")), "change": _number(cells.get("change")),
