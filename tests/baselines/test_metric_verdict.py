@@ -132,10 +132,10 @@ def test_a_missed_target_fails(known: list[Series]) -> None:
 
 
 def test_a_loss_is_a_loss_whatever_the_target() -> None:
-    first = judged([at(60.0)], terms=replace(TERMS, target=120.0))
+    first = judged([at(60.0)], [at(60.1, 101), at(59.9, 102)], terms=replace(TERMS, target=120.0))
     assert (first.result.verdict, first.gate) == ("regressed", "regressed")
     assert any("target 120" in reason for reason in first.result.reasons)
-    better = judged([at(99.0)], terms=replace(TERMS, target=120.0))
+    better = judged([at(99.0), at(99.1, 101), at(98.9, 102)], terms=replace(TERMS, target=120.0))
     assert (better.result.verdict, better.gate) == ("below_target", "improved")
 
 
