@@ -97,7 +97,8 @@ def test_workers_hand_over_and_one_process_writes(project: Project) -> None:
 
 
 def test_a_baseline_that_cannot_be_written_is_no_success(project: Project) -> None:
-    (project.path / "baselines").write_text("a file is in the way")
+    """Its folder's place is taken while the test runs; what is in the way before is told before."""
+    project.suite(SUITE + '    import pathlib; pathlib.Path("baselines").write_text("in the way")\n')
     result = project.run_here(UPDATE)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.assert_outcomes(passed=1)
