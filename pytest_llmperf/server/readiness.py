@@ -85,10 +85,12 @@ class Readiness:
             self._compilers_at = now
             self._progress.compilers(s.process.tree(), now)
         if now - self._progress.at > s.timeout:
+            advice = "raise startup_timeout (llm_server marker, or --llmperf-startup-timeout) if it needs that long"
+            stalled = diagnose.stall_advice(self._progress.stage, s.log.text())
             raise LaunchError(
                 self._report(
                     f"showed no progress for {s.timeout:.0f} s (last sign: {self._progress.stage})",
-                    "raise startup_timeout (llm_server marker, or --llmperf-startup-timeout) if it needs that long",
+                    f"{stalled}; {advice}" if stalled else advice,
                 )
             )
         self._tell(now)
