@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import pytest
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.errors import ConfigError, LaunchError, nearest
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.measure.metrics import Metric
@@ -133,16 +134,17 @@ class PerfSession:
 
     def server(self, test: PerfTest, config: ServerConfig) -> Server:
         """The running server of ``config``, launched now if need be. Raises ``LaunchError``."""
-        if isinstance(test, SweepTest):
-            self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
-            former, test.up = test.up, config
-            server = self.pool.fresh(config, after=former)
-        elif config.key in self._stale:
-            self._stale.discard(config.key)
-            server = self.pool.fresh(config)
-        else:
-            server = self.pool.get(config)
-        server = self.warmed(server, self.pool, config.key)
+        with _blaming(test, config):
+            if isinstance(test, SweepTest):
+                self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
+                former, test.up = test.up, config
+                server = self.pool.fresh(config, after=former)
+            elif config.key in self._stale:
+                self._stale.discard(config.key)
+                server = self.pool.fresh(config)
+            else:
+                server = self.pool.get(config)
+            server = self.warmed(server, self.pool, config.key)
         test.launches[server.launch.id] = server.launch
         return server
 
@@ -197,14 +199,14 @@ class PerfSession:
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
         run = load if workload.requests is not None or workload.seconds is not None else stream
         say = partial(self._measuring, test.in_round)
-        with measuring(self.state_dir, not self.options.parallel_measure):
+        with _blaming(test, launch.config), measuring(self.state_dir, not self.options.parallel_measure):
             server.check()
             started = time.monotonic()
             result = run(Connection.to(server), workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
-        if result.measurement.invalid:
-            # its death explains a broken request, and is no property of the measurement
-            server.check(LAST_WORDS_S)
+            if result.measurement.invalid:
+                # its death explains a broken request, and is no property of the measurement
+                server.check(LAST_WORDS_S)
         test.measured(result.measurement)
         test.add_load(launch, result.measurement)
         return result
@@ -241,6 +243,16 @@ class PerfSession:
         for found in self._config.hook.pytest_llmperf_fingerprint(config=self._config, server=config):
             fields.update(found)
         return fields
+
+
+@contextmanager
+def _blaming(test: PerfTest, config: ServerConfig) -> Iterator[None]:
+    """A server that fails is the one at hand, whatever others the test needs."""
+    try:
+        yield
+    except LaunchError:
+        test.failed = config
+        raise
 
 
 def _by_name(found: Any) -> dict[str, Engine]:
