@@ -37,7 +37,10 @@ class FakeEngine(Engine):
     uses_gpu: ClassVar[bool] = False
     program = (sys.executable, str(FAKE))
     flags: ClassVar[Mapping[str, Translation]] = {"tp": "tp_size", "attention_backend": "attention_backend"}
-    progress_patterns = ((re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),)
+    progress_patterns = (
+        (re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),
+        (re.compile(r"Init torch distributed"), "joining ranks"),
+    )
     fatal_patterns = (re.compile(r"SIGQUIT received"),)
     crash_patterns = ((re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died"),)
 
