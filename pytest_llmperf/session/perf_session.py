@@ -22,6 +22,7 @@ from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.options import Options
+from pytest_llmperf.server import attach
 from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.measure.run import Run
     from pytest_llmperf.session.verdicts import Baseline, Verdicts
     from pytest_llmperf.stats import Prior
+
+#: Holds the key of the server that ``--llmperf-url`` attaches to.
+API_KEY_ENV = "LLMPERF_API_KEY"
 
 
 class PerfSession:
@@ -67,6 +71,8 @@ class PerfSession:
         self._stale: set[str] = set()
         self._warmed: set[str] = set()
         self._ledgers: dict[str, PromptLedger] = {}
+        if options.url:
+            attach.parse(options.url, API_KEY_ENV)
         for name in (*options.engine, *options.engines):
             if name not in self.engines:
                 raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
@@ -119,7 +125,7 @@ class PerfSession:
             gpu_wait=o.gpu_wait,
             keep=o.keep_servers,
             url=o.url,
-            api_key_env="LLMPERF_API_KEY",
+            api_key_env=API_KEY_ENV,
             plain_progress=o.ci,
             worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
         )
@@ -200,12 +206,13 @@ class PerfSession:
         run = load if workload.requests is not None or workload.seconds is not None else stream
         say = partial(self._measuring, test.in_round)
         with _blaming(test, launch.config), measuring(self.state_dir, not self.options.parallel_measure):
-            server.check()
+            server.check(LAST_WORDS_S if launch.attached else 0.0)
             started = time.monotonic()
             result = run(Connection.to(server), workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
-            if result.measurement.invalid:
-                # its death explains a broken request, and is no property of the measurement
+            if result.measurement.invalid or launch.attached:
+                # its death explains a broken request, and is no property of the measurement; nor is a restart, which
+                # breaks none when it falls between two of them
                 server.check(LAST_WORDS_S)
         test.measured(result.measurement)
         test.add_load(launch, result.measurement)

@@ -156,6 +156,9 @@ class SGLang(Engine):
     def counters(self, metrics: str) -> Counters:
         return sglang_read.counters(metrics)
 
+    def birthmark(self, probe: Probe) -> str | None:
+        return super().birthmark(probe) or sglang_read.birthmark(probe)
+
 
 def _speculation_problems(mapping: Mapping[str, Any]) -> Iterator[str]:
     steps, tokens, topk = mapping.get("num_steps"), mapping.get("num_tokens"), mapping.get("topk") or 1

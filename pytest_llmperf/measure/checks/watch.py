@@ -11,7 +11,14 @@ from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.measure.checks.gpu_guards import GpuWatch, gpu_guards
 from pytest_llmperf.measure.checks.host_guards import host_guards, process_tree, sample_host
 from pytest_llmperf.measure.checks.nvml_state import GpuReader, open_reader
-from pytest_llmperf.measure.checks.traffic import as_evidence, cache_problems, difference, settled, traffic_guards
+from pytest_llmperf.measure.checks.traffic import (
+    as_evidence,
+    cache_problems,
+    difference,
+    one_server,
+    settled,
+    traffic_guards,
+)
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.limits import Limits
@@ -67,6 +74,8 @@ class Watch:
             evidence |= self._gpus.evidence
         graphs = connection.config.cuda_graph is not False
         guards += traffic_guards(self.counters, delta, outcomes, graphs=graphs)
+        if connection.disagreement is not None:
+            guards.append(one_server(connection.disagreement(), delta, tokens))
         return guards, cache_problems(outcomes, delta, limits), evidence
 
 
