@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 
 class Balancer:
-    """``route(connections, requests)`` says to which port of this host a connection goes: how many came before it, and
-    how many of them asked for tokens. It may be replaced."""
+    """``route(connections, requests)`` says to which port of this host a connection goes: the how manyth it is, and how
+    many until now, itself included, asked for tokens. It may be replaced."""
 
     def __init__(self, route: Callable[[int, int], int]) -> None:
         self.route = route
@@ -38,9 +38,9 @@ class Balancer:
         if not first:
             client.close()
             return
-        server = socket.create_connection(("127.0.0.1", self.route(self._connections, self._requests)))
         self._connections += 1
         self._requests += first.startswith(b"POST /v1/completions")
+        server = socket.create_connection(("127.0.0.1", self.route(self._connections, self._requests)))
         server.sendall(first)
         threading.Thread(target=_pump, args=(client, server), daemon=True).start()
         _pump(server, client)

@@ -74,8 +74,12 @@ class AttachedLife:
 def look(endpoint: Endpoint, engine: Engine, times: int = LOOKS) -> Seen:
     """Ask ``times`` times who answers."""
     probe = http.LiveProbe(endpoint, str, timeout=10.0)
-    births = {engine.birthmark(probe) for _ in range(times)}
-    models = {_models(probe.json("/v1/models")) for _ in range(times)}
+    births: set[str | None] = set()
+    models: set[str | None] = set()
+    for turn in range(times):
+        births.add(engine.birthmark(probe))
+        if turn % 2 == 0:  # another request now and then, lest an even number a look always meets the same of two
+            models.add(_models(probe.json("/v1/models")))
     return Seen(frozenset(filter(None, births)), frozenset(filter(None, models)))
 
 

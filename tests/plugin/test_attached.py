@@ -35,7 +35,7 @@ def test_replicas_behind_a_balancer_are_inconclusive(
     project.suite(TARGETED)
     result = project.run_here("--llmperf-url", balancer.url, "-rs", engine=dialect)
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *inconclusive: decode_tok_s: *one server: 2 servers answer there*"])
+    result.stdout.fnmatch_lines(["SKIPPED *inconclusive: decode_tok_s: one server: 2 servers answer there*"])
     assert f"{balancer.url}: 2 servers answer there" in project.messages
 
 
@@ -54,16 +54,15 @@ def test_replicas_that_only_the_counter_tells_apart_are_inconclusive(
     project.suite(TARGETED)
     result = project.run_here("--llmperf-url", balancer.url, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED *one server: each look met the same server; of the * tokens *counter misses *"]
-    )
+    said = "SKIPPED *: one server: each look met the same server; of the 72 tokens * its counter misses *"
+    result.stdout.fnmatch_lines([said])
 
 
 def test_a_restart_in_the_midst_belongs_to_no_launch_and_the_next_test_has_the_new_one(
     project: Project, balancer: Balancer, fake_server: StartFake
 ) -> None:
     first, second = (fake_server("sglang", "--enable-metrics", env={"FAKE_ITL_MS": 4}).port for _ in range(2))
-    balancer.route = lambda _, requests: first if requests < 5 else second
+    balancer.route = lambda _, requests: first if requests <= 5 else second
     project.suite(TARGETED + AGAIN)
     result = project.run_here("--llmperf-url", balancer.url)
     result.assert_outcomes(errors=1, passed=1)

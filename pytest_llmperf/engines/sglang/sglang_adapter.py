@@ -157,7 +157,7 @@ class SGLang(Engine):
         return sglang_read.counters(metrics)
 
     def birthmark(self, probe: Probe) -> str | None:
-        return super().birthmark(probe) or sglang_read.birthmark(probe)
+        return sglang_read.birthmark(probe)
 
 
 def _speculation_problems(mapping: Mapping[str, Any]) -> Iterator[str]:

@@ -66,7 +66,8 @@ class Watch:
         connection, limits = self._connection, self._limits
         tokens = sum(o.answer.completion_tokens or 0 for o in outcomes)
         self.delta = delta = difference(self.counters, settled(connection.counters, self.counters, tokens))
-        guards = host_guards(self._before, self._after, limits, on_cpu=not connection.gpus)
+        guards = [one_server(connection.disagreement(), delta, tokens)] if connection.disagreement else []
+        guards += host_guards(self._before, self._after, limits, on_cpu=not connection.gpus)
         evidence: dict[str, Any] = {"counters": as_evidence(delta), "seconds": self.seconds}
         if self._gpus is not None:
             ours = [p.pid for p in process_tree(connection.pids)]
@@ -74,8 +75,6 @@ class Watch:
             evidence |= self._gpus.evidence
         graphs = connection.config.cuda_graph is not False
         guards += traffic_guards(self.counters, delta, outcomes, graphs=graphs)
-        if connection.disagreement is not None:
-            guards.append(one_server(connection.disagreement(), delta, tokens))
         return guards, cache_problems(outcomes, delta, limits), evidence
 
 
