@@ -52,7 +52,8 @@ def birthmark(probe: Probe) -> str | None:
         if isinstance(info, dict):
             took = info.get("startup_time")
             took = {k: v for k, v in took.items() if k != "tokenizer_e2e"} if isinstance(took, dict) else None
-            return json.dumps([info.get("random_seed"), took])
+            mark = [info.get("random_seed"), took]
+            return json.dumps(mark) if any(x is not None for x in mark) else None
     return None
 
 
