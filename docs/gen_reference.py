@@ -85,6 +85,7 @@ GUARDS = {
     "server starved": "the server's most delayed thread waited for a CPU longer than `starved_cpu` or `starved_gpu`",
     "host load": "where waiting is not told: the machine was busier than `host_busy`, others took `others_busy`",
     "other traffic": "the server ran requests before, or generated more tokens than were received",
+    "one server": "an attached server: its answers came from several, or its counter moved less than our tokens",
     "preemptions": "the engine preempted or retracted requests",
     "captured graphs": "decode batches ran outside captured graphs although graphs are on",
     "queueing": "not all streams of a load were ever decoding at once",

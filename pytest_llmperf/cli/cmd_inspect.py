@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def ask(engine: str, url: str, api_key_env: str | None) -> Running:
     """What a live server resolved to, through the engine's adapter. Raises ``ConfigError`` when it does not answer."""
-    endpoint = attach.parse(url, api_key_env)
+    endpoint = attach.parse(url, api_key_env, "--running")
     adapter = builtin()[engine]
     answer = http.get(endpoint, adapter.health_path)
     if answer.status == 0:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from pytest_llmperf.engines import command_flags
+from pytest_llmperf.engines import command_flags, metrics_text
 from pytest_llmperf.engines.command_flags import Spelling
 from pytest_llmperf.engines.effective import Counters, EffectiveConfig, Probe
 from pytest_llmperf.engines.mismatches import Mismatch, differences
@@ -241,6 +241,14 @@ class Engine(abc.ABC):
     def counters(self, metrics: str) -> Counters:
         """Counters out of the text of ``metrics_path`` (Prometheus exposition format)."""
         return Counters()
+
+    def birthmark(self, probe: Probe) -> str | None:
+        """What this life of the server has in common with no other, the same at each look; None where it tells nothing.
+
+        It tells a restarted server, or another one behind a balancer, from the one that was attached to. Here the
+        start time that Prometheus' clients publish, in Unix seconds.
+        """
+        return metrics_text.born(probe.text(self.metrics_path) or "") if self.metrics_path else None
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
         """Declared values that the server did not take. Unknown effective values are never a mismatch."""

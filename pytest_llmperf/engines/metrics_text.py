@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+
+_BORN = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+
+
+def born(text: str) -> str | None:
+    """When the process began that published ``text``, in Unix seconds, where it says so."""
+    found = _BORN.search(text)
+    return found.group(1) if found else None
 
 
 class Metrics:

@@ -16,7 +16,7 @@ class EngineSettings:
     ``command`` replaces the adapter's default program (the flags are appended). ``host`` is where clients connect,
     ``bind`` what the server is told to listen on. ``remote`` says the server's processes are not on this host
     (``ssh``, ``srun``): sockets and GPUs are then not checked here. ``port`` fixes the port where the kernel of this
-    host cannot choose one.
+    host cannot choose one. ``api_key = false`` gives the server no key, where a front before the engine takes none.
     """
 
     command: tuple[str, ...] | None = None
@@ -26,6 +26,7 @@ class EngineSettings:
     bind: str = "127.0.0.1"
     port: int | None = None
     remote: bool = False
+    api_key: bool = True
 
 
 def engine_settings(name: str, table: Any, where: str) -> EngineSettings:
@@ -54,7 +55,7 @@ def _check_setting(key: str, value: Any, where: str) -> None:
         wanted = "a table of texts"
     elif key == "port":
         good, wanted = type(value) is int and 0 < value < 65536, "a port, 1 to 65535"
-    elif key == "remote":
+    elif key in ("remote", "api_key"):
         good, wanted = isinstance(value, bool), "true or false"
     else:
         good, wanted = isinstance(value, str) and bool(value), "text"

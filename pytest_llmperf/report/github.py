@@ -69,7 +69,7 @@ def _lines(session: SessionRecord) -> Iterator[str]:
             yield " ".join(code(d) for d in declared)
         for failure in server.failures:
             yield ""
-            yield f"❌ could not start: {markdown(failure)}"
+            yield f"❌ {markdown(failure)}"
         if results:
             yield ""
             yield from table(grids.results(results[:MOST_ROWS], _names(session)))

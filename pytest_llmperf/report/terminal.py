@@ -141,7 +141,7 @@ def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord
     elif said:
         yield from page.gutter(" ".join(said), "dim")
     for failure in server.failures:
-        yield from page.bullet(f"could not start: {failure}", "bold red")
+        yield from page.bullet(failure, "bold red")
 
 
 def _declared(server: ServerRecord) -> list[str]:
@@ -254,7 +254,7 @@ def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
             yield from page.gutter(f"{summary.title(result)}: {summary.headline(result)}", hang=2, mark=mark)
     for server in session.servers:
         for failure in server.failures:
-            yield from page.gutter(f"{summary.label(server)} could not start: {clean(failure)}", hang=2)
+            yield from page.gutter(clean(failure), hang=2)
     for kind, text in summary.messages(session):
         if kind in ("error", "refused"):
             yield from page.bullet(f"{kind}: {text}", _MESSAGE_STYLES[kind])

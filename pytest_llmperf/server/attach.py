@@ -2,64 +2,78 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import time
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from pytest_llmperf.engines.base import Endpoint, Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.server import http
-from pytest_llmperf.server.launch import Launch, new_id
+from pytest_llmperf.server.attached_life import AttachedLife, launch_id, look
+from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.masking import Masker
-from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.readiness import COMPLETIONS, check_model, completion, completion_problem
 from pytest_llmperf.server.running_server import Server, mismatch_text
-from pytest_llmperf.server_config import MASK, ServerConfig
+from pytest_llmperf.server_config import MASK, ServerConfig, without_login
 
 #: Seconds that its first completion may take (it may have kernels to compile).
 PATIENCE_S = 300.0
-_BORN = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})? ([0-9.e+]+)", re.MULTILINE)
+#: What a URL and a key are made of: printable ASCII without a space.
+_WORD = re.compile(r"[!-~]+")
 
 
-@dataclass(frozen=True)
-class AttachedLife:
-    """Somebody else's server: it lives as long as it answers, and is never stopped from here."""
+def parse(url: str, api_key_env: str | None, option: str = "--llmperf-url") -> Endpoint:
+    """``http(s)://host[:port][/path][/v1]``, with the key of the variable ``api_key_env``.
 
-    def ended(self, wait: float) -> str | None:
-        return None
-
-    def ask_to_stop(self) -> None:
-        return
-
-    def stop(self) -> Remains:
-        return Remains()
-
-
-def parse(url: str, api_key_env: str | None) -> Endpoint:
-    """``http(s)://host[:port][/path][/v1]``. Raises ConfigError; a key in the URL is refused, for it would be shown."""
-    parts = urlsplit(url)
+    Raises ConfigError that names ``option``; a key in the URL is refused, for it would be shown.
+    """
+    use = "use http://host:port or https://host"
+    shown = without_login(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ConfigError(f"{option} is {shown!r}, which is no URL: {use}") from None
     try:
         port = parts.port
     except ValueError:
-        raise ConfigError("--llmperf-url has a wrong port: use http://host:port") from None
+        port = 0
     if parts.username or parts.password:
         raise ConfigError(
-            f"--llmperf-url must not hold a password ({parts.scheme}://{MASK}@{parts.hostname}): put the key into the "
+            f"{option} must not hold a password ({parts.scheme}://{MASK}@{parts.hostname}): put the key into the "
             f"variable {api_key_env or 'LLMPERF_API_KEY'}"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--llmperf-url is {url!r}: use http://host:port or https://host")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{option} must end with the server's path, without ? or #: {use}")
+    if parts.scheme not in ("http", "https") or not _is_host(parts.hostname) or not _WORD.fullmatch(url):
+        raise ConfigError(f"{option} is {shown!r}, which is no URL of a server: {use}")
+    if port == 0:
+        raise ConfigError(f"{option} has a wrong port: use http://host:port")
     return Endpoint(
-        host=parts.hostname,
+        host=str(parts.hostname),
         port=port or (443 if parts.scheme == "https" else 80),
-        api_key=os.environ.get(api_key_env) if api_key_env else None,
+        api_key=_key(api_key_env) if api_key_env else None,
         scheme=parts.scheme,
         path=parts.path.rstrip("/").removesuffix("/v1"),
     )
+
+
+def _is_host(name: str | None) -> bool:
+    try:
+        return bool(name) and bool(str(name).encode("idna"))
+    except UnicodeError:  # an empty or endless part
+        return False
+
+
+def _key(variable: str) -> str | None:
+    """What ``variable`` holds, without the line end that a file or a secret store may have left. It is never shown."""
+    if not _WORD.fullmatch(os.environ.get(variable, "").strip() or "none"):
+        raise ConfigError(
+            f"the variable {variable} holds what no HTTP header can carry as a key (a space, a line end, a character "
+            "that is not ASCII): set it to the key alone, without `Bearer`"
+        )
+    return os.environ.get(variable, "").strip() or None
 
 
 def attach(config: ServerConfig, engine: Engine, endpoint: Endpoint, api_key_env: str | None) -> Server:
@@ -83,10 +97,11 @@ def attach(config: ServerConfig, engine: Engine, endpoint: Endpoint, api_key_env
     if problem := completion_problem(answer):
         raise error(problem, "")
     log = Log(None, masker)
+    seen = look(endpoint, engine)
     effective = engine.effective(config, http.LiveProbe(endpoint, log.text))
     mismatches = engine.mismatches(config, effective)
     launch = Launch(
-        id=_identity(endpoint, engine),
+        id=launch_id(endpoint, seen),
         config=config,
         endpoint=endpoint,
         effective=effective,
@@ -95,19 +110,9 @@ def attach(config: ServerConfig, engine: Engine, endpoint: Endpoint, api_key_env
         model=engine.model_name(config),
         cache_state=effective.cache_state,
         attached=True,
-        notes=tuple(mismatch_text(m) for m in mismatches),
+        notes=(
+            *([f"{endpoint.root_url}: {seen.disagreement}"] if seen.disagreement else []),
+            *(mismatch_text(m) for m in mismatches),
+        ),
     )
-    return Server(launch, engine, AttachedLife(), log, mismatches)
-
-
-def _identity(endpoint: Endpoint, engine: Engine) -> str:
-    """The same for every run that meets this life of the server, so that it never counts as two launches.
-
-    Its process start time (Prometheus' standard metric) makes a restart another launch; without it every visit to that
-    URL counts as the same one.
-    """
-    metrics = http.get(endpoint, engine.metrics_path) if engine.metrics_path else http.HttpAnswer(0, "")
-    born = _BORN.search(metrics.text) if metrics.ok else None
-    stamp = new_id(float(born.group(1))).rpartition("-")[0] if born else "attached"
-    mark = hashlib.sha256(f"{endpoint.root_url} {stamp}".encode()).hexdigest()[:8]
-    return f"{stamp}-{mark}"
+    return Server(launch, engine, AttachedLife(endpoint, engine, seen), log, mismatches)

@@ -14,7 +14,7 @@ from pytest_llmperf.server.gpu_inventory import system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.recipe import digest
-from pytest_llmperf.server.running_server import OwnLife, Server
+from pytest_llmperf.server.running_server import LAST_WORDS_S, OwnLife, Server
 from pytest_llmperf.server_config import ServerConfig
 
 __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
@@ -55,6 +55,9 @@ class ServerPool:
         Raises ``LaunchError``; a config that could not be started is not tried again, and fails with the same words.
         """
         server = self._servers.get(config.key)
+        if server is not None and server.launch.attached and server.life.ended(LAST_WORDS_S):
+            self._tell(f"{config.label}: {server.launch.endpoint.root_url} was restarted: it is another launch now")
+            server = None
         if server is None:
             server = self._first(config)
         return self._checked(server, config)

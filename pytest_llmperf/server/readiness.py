@@ -58,6 +58,8 @@ class Readiness:
         self._compilers_at = self._began
         self._said = ("", self._began)
         self._recent = ""
+        self.notes: list[str] = []
+        """What is worth saying of a server that became ready."""
 
     def wait(self) -> float:
         """Seconds from exec to the first token."""
@@ -85,10 +87,12 @@ class Readiness:
             self._compilers_at = now
             self._progress.compilers(s.process.tree(), now)
         if now - self._progress.at > s.timeout:
+            advice = "raise startup_timeout (llm_server marker, or --llmperf-startup-timeout) if it needs that long"
+            stalled = diagnose.stall_advice(self._progress.stage, s.log.text())
             raise LaunchError(
                 self._report(
                     f"showed no progress for {s.timeout:.0f} s (last sign: {self._progress.stage})",
-                    "raise startup_timeout (llm_server marker, or --llmperf-startup-timeout) if it needs that long",
+                    f"{stalled}; {advice}" if stalled else advice,
                 )
             )
         self._tell(now)
@@ -159,18 +163,30 @@ class Readiness:
         )
 
     def _prove_identity(self) -> None:
-        """The server refuses any key but the one made for this launch, and serves the model that was asked for.
+        """The server serves the model that was asked for and, on another host, takes no key but the one made for it.
 
-        A completion is what every engine guards with its key; lists of models are public in some.
+        On this host the socket has proven whose server it is: a front that ignores its key (a router, a proxy for
+        prefill and decode, a fork) is worth a note there. A completion is what every engine guards with its key; lists
+        of models are public in some.
         """
         s = self._s
         if s.keyed:
             stranger = replace(s.endpoint, api_key=secrets.token_hex(24))
             answer = self._ask("POST", COMPLETIONS, completion(s.engine, s.config), stranger)
+            if answer.ok and not s.local:
+                raise LaunchError(
+                    self._report(
+                        f"{s.endpoint.root_url} takes any API key, though this launch was given one",
+                        f"{ELSE}; or, if it is a front that has no keys (a router, a proxy), set `api_key = false` in "
+                        f"[tool.llmperf.engines.{s.config.engine}]",
+                    )
+                )
             if answer.ok:
-                what = f"{s.endpoint.root_url} takes any API key, though this launch was given one"
-                # On this host the socket has proven whose it is; elsewhere the key is all the proof there is.
-                raise (LaunchError if s.local else PortLostError)(self._report(what, ELSE))
+                self.notes.append(
+                    "the server takes any API key, though it was given one: whoever reaches it can use it"
+                )
+        elif not s.local:
+            self.notes.append(f"no API key proves that {s.endpoint.root_url} is the server that was started")
         check_model(s.endpoint, s.engine.model_name(s.config), lambda *said: LaunchError(self._report(*said)))
 
     def _first_token(self) -> None:

@@ -48,9 +48,10 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     """How ``config`` is started on ``port`` seeing ``gpus`` (variables). Raises LaunchError where a prefix cannot carry
     what is declared."""
     # Hexadecimal: a key that begins with a dash would read as a flag.
-    endpoint = Endpoint(own.host, port, api_key=secrets.token_hex(24))
+    key = secrets.token_hex(24) if own.api_key else None
+    endpoint = Endpoint(own.host, port, api_key=key)
     command = engine.command(config, own, endpoint, tiny_model.resolve(config.model, remote=own.remote))
-    keyed = any(str(endpoint.api_key) in part for part in (*command.argv, *command.env.values()))
+    keyed = key is not None and any(key in part for part in (*command.argv, *command.env.values()))
     if not keyed:
         endpoint = replace(endpoint, api_key=None)
     declared = Environment({name: str(value) for name, value in command.env.items()})

@@ -48,7 +48,7 @@ class OwnLife:
             return None
         if p.code is None:
             return "its supervisor was killed"
-        cause = diagnose.find_cause(self.log.text(), p.code, self.engine.crash_patterns)
+        cause = diagnose.find_cause(self.log.text(), p.code, self.engine.crash_patterns, self.engine.fatal_patterns)
         return str(cause) + (f"\nwhat to do: {cause.advice}" if cause.advice else "")
 
     def ask_to_stop(self) -> None:

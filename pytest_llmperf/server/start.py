@@ -121,7 +121,8 @@ def _run(
     )
     with ExitStack() as unless_ready:
         unless_ready.callback(process.stop)
-        startup_s = Readiness(begun).wait()
+        readiness = Readiness(begun)
+        startup_s = readiness.wait()
         effective = engine.effective(config, http.LiveProbe(plan.endpoint, log.text))
         mismatches = engine.mismatches(config, effective)
         unless_ready.pop_all()
@@ -137,7 +138,7 @@ def _run(
         cache_state=effective.cache_state,
         gpus=lease.uuids,
         pids=tuple(p.pid for p in process.tree()),
-        notes=(*notes, *(mismatch_text(m) for m in mismatches), *plan.notes),
+        notes=(*notes, *readiness.notes, *(mismatch_text(m) for m in mismatches), *plan.notes),
     )
     return Server(launch, engine, OwnLife(process, log, engine), log, mismatches)
 

@@ -17,6 +17,10 @@ GENERIC: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"(?i)compil|autotun|warm(?:ing)?[ -]?up|torch\.compile|inductor|\bjit\b"), "compiling kernels"),
     (re.compile(r"\d+%\|"), ""),
 )
+#: What engines repeat while nothing happens, though it names work: vLLM's heartbeat, each of its lines.
+WAITING = re.compile(
+    r"shared memory broadcast block|some processes are hanging|time-consuming work|/kv cache quantization"
+)
 LONGEST = 250
 #: Characters kept of a line that has not ended yet.
 REST = 1 << 14
@@ -46,6 +50,8 @@ class StartupProgress:
             self._line(line, now)
 
     def _line(self, line: str, now: float) -> None:
+        if WAITING.search(line):
+            return
         # Long lines are dumps of arguments, full of words that mean nothing there.
         for pattern, what in self._patterns if len(line) <= LONGEST else self._own:
             if found := pattern.search(line):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,14 @@ import pytest
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
 from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.errors import ConfigError, LaunchError, nearest
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.measure.prompts import PromptLedger, session_nonce
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.options import Options
+from pytest_llmperf.server import attach
 from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.pool import PoolSettings, Server, ServerPool
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from pytest_llmperf.measure.run import Run
     from pytest_llmperf.session.verdicts import Baseline, Verdicts
     from pytest_llmperf.stats import Prior
+
+#: Holds the key of the server that ``--llmperf-url`` attaches to.
+API_KEY_ENV = "LLMPERF_API_KEY"
 
 
 class PerfSession:
@@ -66,6 +71,8 @@ class PerfSession:
         self._stale: set[str] = set()
         self._warmed: set[str] = set()
         self._ledgers: dict[str, PromptLedger] = {}
+        if options.url:
+            attach.parse(options.url, API_KEY_ENV)
         for name in (*options.engine, *options.engines):
             if name not in self.engines:
                 raise ConfigError(f"no engine {name!r}{nearest(name, self.engines)}")
@@ -118,7 +125,7 @@ class PerfSession:
             gpu_wait=o.gpu_wait,
             keep=o.keep_servers,
             url=o.url,
-            api_key_env="LLMPERF_API_KEY",
+            api_key_env=API_KEY_ENV,
             plain_progress=o.ci,
             worker=os.environ.get("PYTEST_XDIST_WORKER", ""),
         )
@@ -133,16 +140,17 @@ class PerfSession:
 
     def server(self, test: PerfTest, config: ServerConfig) -> Server:
         """The running server of ``config``, launched now if need be. Raises ``LaunchError``."""
-        if isinstance(test, SweepTest):
-            self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
-            former, test.up = test.up, config
-            server = self.pool.fresh(config, after=former)
-        elif config.key in self._stale:
-            self._stale.discard(config.key)
-            server = self.pool.fresh(config)
-        else:
-            server = self.pool.get(config)
-        server = self.warmed(server, self.pool, config.key)
+        with _blaming(test, config):
+            if isinstance(test, SweepTest):
+                self.say(f"{config.label}: sweep of {test.plan.name}, {test.progress}")
+                former, test.up = test.up, config
+                server = self.pool.fresh(config, after=former)
+            elif config.key in self._stale:
+                self._stale.discard(config.key)
+                server = self.pool.fresh(config)
+            else:
+                server = self.pool.get(config)
+            server = self.warmed(server, self.pool, config.key)
         test.launches[server.launch.id] = server.launch
         return server
 
@@ -197,14 +205,15 @@ class PerfSession:
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
         run = load if workload.requests is not None or workload.seconds is not None else stream
         say = partial(self._measuring, test.in_round)
-        with measuring(self.state_dir, not self.options.parallel_measure):
-            server.check()
+        with _blaming(test, launch.config), measuring(self.state_dir, not self.options.parallel_measure):
+            server.check(LAST_WORDS_S if launch.attached else 0.0)
             started = time.monotonic()
             result = run(Connection.to(server), workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)
             test.measuring_s += time.monotonic() - started
-        if result.measurement.invalid:
-            # its death explains a broken request, and is no property of the measurement
-            server.check(LAST_WORDS_S)
+            if result.measurement.invalid or launch.attached:
+                # its death explains a broken request, and is no property of the measurement; nor is a restart, which
+                # breaks none when it falls between two of them
+                server.check(LAST_WORDS_S)
         test.measured(result.measurement)
         test.add_load(launch, result.measurement)
         return result
@@ -241,6 +250,16 @@ class PerfSession:
         for found in self._config.hook.pytest_llmperf_fingerprint(config=self._config, server=config):
             fields.update(found)
         return fields
+
+
+@contextmanager
+def _blaming(test: PerfTest, config: ServerConfig) -> Iterator[None]:
+    """A server that fails is the one at hand, whatever others the test needs."""
+    try:
+        yield
+    except LaunchError:
+        test.failed = config
+        raise
 
 
 def _by_name(found: Any) -> dict[str, Engine]:

@@ -171,6 +171,7 @@ class EngineContract:
         assert not known, f"{self.engine.name} says {known} of a server that told nothing"
         declared = replace(config, **self.honoured())
         assert self.engine.mismatches(declared, effective) == [], "what is unknown is no mismatch"
+        assert self.engine.birthmark(_Silent()) is None, "what tells nothing has no mark of its own"
 
     def test_counters_that_are_not_there_are_unknown(self) -> None:
         for text in ("", "<html>", "x 1\n"):

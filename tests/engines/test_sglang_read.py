@@ -222,3 +222,12 @@ def test_signs_of_progress_in_a_real_start() -> None:
         "capturing graphs",
         "warming up",
     ]
+
+
+def test_two_lives_of_a_server_are_told_apart_and_its_tokenizers_are_not() -> None:
+    def born(**values: Any) -> str | None:
+        return ENGINE.birthmark(Recorded(bodies={"/server_info": changed(**values)}))
+
+    took = INFO["startup_time"]
+    assert born() == born(startup_time={**took, "tokenizer_e2e": 99.0}, internal_states=[])
+    assert len({born(), born(random_seed=7), born(startup_time={**took, "scheduler_e2e": 8.5})}) == 3

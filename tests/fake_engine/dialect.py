@@ -30,6 +30,7 @@ class Dialect(abc.ABC):
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.settings = engine.settings
+        self.born = time.time()
         self._window = (time.monotonic(), 0)
 
     @property

@@ -133,6 +133,7 @@ class SGLang(Dialect):
             "max_running_requests": o.max_running,
             "version": self.version,
         }
+        info["startup_time"]["scheduler_e2e"] = self.born % 100  # of each start its own
         if not o.decode_graph:
             info["cuda_graph_config"]["decode"]["backend"] = "disabled"
         state: dict[str, Any] = info | {

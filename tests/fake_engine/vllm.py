@@ -221,7 +221,8 @@ class VLLM(Dialect):
             for place, count in enumerate(c.accepted_at[: engine.drafted]):
                 name = "spec_decode_num_accepted_tokens_per_pos_total"
                 rows.append((name, "counter", f'{label},position="{place}"', count))
-        return exposition([(f"vllm:{name}", kind, labels, value) for name, kind, labels, value in rows])
+        own = exposition([(f"vllm:{name}", kind, labels, value) for name, kind, labels, value in rows])
+        return f"{own}# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {self.born:.2f}\n"
 
     def on_start(self, job: Job) -> None:
         """vLLM logs no single request."""

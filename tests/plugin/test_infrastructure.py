@@ -79,7 +79,27 @@ def test_a_server_that_dies_in_the_midst(recorded: Project, monkeypatch: pytest.
     assert "regressed" not in str(result.stdout)
     assert (recorded.result["verdict"], recorded.result["value"]) == ("error", None)
     assert "died: out of GPU memory" in recorded.result["reasons"][0]
+    assert "could not start" not in str(result.stdout)
     assert recorded.launches == 1
+
+
+@pytest.mark.parametrize(("fault", "said"), [("FAKE_CRASH", "did not start"), ("FAKE_DIE", "died: ")])
+def test_of_several_servers_only_the_one_that_failed_is_blamed(project: Project, fault: str, said: str) -> None:
+    project.suite(f"""
+import pytest
+
+
+@pytest.mark.llm_server(model="m")
+@pytest.mark.llm_servers(well={{"seed": 1}}, ill={{"seed": 2, "env": {{{fault!r}: "3"}}}}, also={{"seed": 3}})
+def test_both(llm_servers):
+    for server in llm_servers.values():
+        server.stream(output_tokens=8, prompt_tokens=8, repetitions=3, max_repetitions=3)
+""")
+    result = project.run_here()
+    result.assert_outcomes(errors=1)
+    failures = {s["config"].get("seed"): s["failures"] for s in project.report["servers"]}
+    assert said in failures.pop(2)[0]
+    assert not any(failures.values())
 
 
 def test_not_what_was_declared(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ BROKEN = ServerRecord(
     engine="vllm",
     config={"engine": "vllm", "model": "moonshotai/Kimi-K2.5", "tp": 8, "attention_backend": "TRITON_MLA"},
     effective={},
-    failures=("CUDA out of memory while capturing graphs; log .llmperf/logs/vllm-e5.log",),
+    failures=("vllm Kimi-K2.5 tp=8 did not start (31.2 s): out of GPU memory; full log: .llmperf/logs/vllm-e5.log",),
 )
 
 SESSION = {

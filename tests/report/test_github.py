@@ -53,7 +53,7 @@ def test_a_regression_is_explained() -> None:
     assert "| NCCL_PROTO | - | LL |" in re.sub("</?code>", "", out)
     assert "Reproduce: <code>pytest tests/perf/test_decode.py::test_single_stream --engine sglang</code>" in out
     assert "- **unused**: baselines/test_old_name" in out
-    assert "could not start: CUDA out of memory" in out
+    assert "❌ vllm Kimi-K2.5 tp=8 did not start (31.2 s): out of GPU memory" in out
 
 
 def test_markup_of_a_stranger_stays_text() -> None:

@@ -49,7 +49,7 @@ def test_the_page_has_everything() -> None:
         "1 error 1 invalid 1 regressed 1 below target 1 inconclusive", "8 x NVIDIA B200",
         "10 metrics gated at alpha 0.10% each",
         "pytest -m perf --engine sglang --engine vllm", "1 result inconclusive", "belongs to no test of this run",
-        "3 launches, start-up 212 s, 181 s, 184 s", "Could not start: CUDA out of memory",
+        "3 launches, start-up 212 s, 181 s, 184 s", "vllm Kimi-K2.5 tp=8 did not start (31.2 s): out of GPU memory",
         "Gap of engine over reference",
         "0.771x", "no credible effect", "did not start: unsupported architecture sm_100", "knee at 48 streams",
         "below the band on 2 fresh launches", "What differs from the baseline", "0.5.16", "trtllm_mla accepted",

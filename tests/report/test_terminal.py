@@ -79,7 +79,7 @@ def test_grouped_by_server() -> None:
         "▸ vllm Kimi-K2.5 tp=8  77aa01ff02c3  no launch",
     ]
     assert sum("decode_tok_s" in line for line in lines[servers[1] : servers[2]]) == 1
-    assert any("could not start: CUDA out of memory" in line for line in lines[servers[2] :])
+    assert any("• vllm Kimi-K2.5 tp=8 did not start (31.2 s): out of GPU" in line for line in lines[servers[2] :])
 
 
 def test_a_regression_explains_itself() -> None:
@@ -155,7 +155,7 @@ def test_quiet_gives_problems_and_one_line() -> None:
     out = terminal.render(samples.FULL, width=200, verbosity=-1)
     assert "test_long_prompt" not in out
     assert "✗ regressed: tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s): 63.61 tok/s" in out
-    assert "could not start" in out
+    assert "vllm Kimi-K2.5 tp=8 did not start (31.2 s): out of GPU memory" in out
     assert "INCONCLUSIVE" in out
     assert terminal.render(samples.GREEN, width=200, verbosity=-1).count("\n") == 1
 

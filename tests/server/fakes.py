@@ -23,6 +23,7 @@ from pytest_llmperf.engines.base import (
     Starting,
     Translation,
 )
+from pytest_llmperf.engines.sglang import sglang_read
 from pytest_llmperf.hardware import Gpu, Holder, Inventory
 from pytest_llmperf.server.pool import PoolSettings, ServerPool
 from pytest_llmperf.server_config import ServerConfig
@@ -37,7 +38,10 @@ class FakeEngine(Engine):
     uses_gpu: ClassVar[bool] = False
     program = (sys.executable, str(FAKE))
     flags: ClassVar[Mapping[str, Translation]] = {"tp": "tp_size", "attention_backend": "attention_backend"}
-    progress_patterns = ((re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),)
+    progress_patterns = (
+        (re.compile(r"Loading safetensors checkpoint shards"), "loading weights"),
+        (re.compile(r"Init torch distributed"), "joining ranks"),
+    )
     fatal_patterns = (re.compile(r"SIGQUIT received"),)
     crash_patterns = ((re.compile(r"Rank (\d+) scheduler is dead"), r"the scheduler of rank \1 died"),)
 
@@ -55,6 +59,9 @@ class FakeEngine(Engine):
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
         asked, got = config.attention_backend, effective.attention_backend
         return [Mismatch("attention_backend", asked, got, "replaced")] if asked and got and asked != got else []
+
+    def birthmark(self, probe: Probe) -> str | None:
+        return sglang_read.birthmark(probe)
 
     def counters(self, metrics: str) -> Counters:
         found = re.search(r"^sglang:generation_tokens_total\S* ([\d.e+]+)$", metrics, re.MULTILINE)

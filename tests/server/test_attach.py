@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,7 +10,10 @@ import pytest
 
 from pytest_llmperf.errors import ConfigError, LaunchError, ServerDiedError
 from pytest_llmperf.server.attach import parse
+from pytest_llmperf.server.attached_life import AttachedLife, Seen
 from pytest_llmperf.server.launch import Launch
+from tests.balancer import Balancer
+from tests.conftest import StartFake
 from tests.server.fakes import Pools, alive, config
 
 
@@ -89,6 +93,84 @@ def test_one_that_goes_away(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> No
         server.check()
 
 
+# -- one server, another one, or several?
+
+
+@pytest.fixture
+def balancer() -> Iterator[Balancer]:
+    made = Balancer(lambda connections, requests: 9)
+    yield made
+    made.close()
+
+
+def test_a_restarted_server_is_another_launch(pools: Pools, balancer: Balancer, fake_server: StartFake) -> None:
+    first = fake_server("sglang")
+    balancer.route = lambda *_: first.port
+    pool = pools(url=balancer.url)
+    server = pool.get(config())
+    server.check(1.0)
+    assert pool.get(config()) is server
+    first.stop()
+    second = fake_server("sglang")
+    balancer.route = lambda *_: second.port
+    with pytest.raises(ServerDiedError, match=r"restarted since this session attached to it.*belongs to neither"):
+        server.check(1.0)
+    again = pool.get(config())
+    again.check(1.0)
+    assert [x.id for x in pool.launches] == [server.launch.id, again.launch.id]
+    assert server.launch.id != again.launch.id
+    assert pools(url=balancer.url).get(config()).launch.id == again.launch.id
+
+
+def test_several_servers_behind_one_address_are_noticed(
+    pools: Pools, balancer: Balancer, fake_server: StartFake
+) -> None:
+    ports = [fake_server("sglang").port for _ in range(2)]
+    balancer.route = lambda connections, _: ports[connections % 2]
+    server = pools(url=balancer.url).get(config())
+    assert server.launch.notes == (f"{balancer.url}: 2 servers answer there",)
+    assert isinstance(server.life, AttachedLife)
+    assert server.life.disagreement() == "2 servers answer there"
+    server.check(1.0)
+
+
+def test_one_server_agrees_with_itself(pools: Pools, theirs: Launch, key: str) -> None:
+    server = pools(url=theirs.endpoint.root_url, api_key_env=key).get(config())
+    assert isinstance(server.life, AttachedLife)
+    assert server.life.disagreement() is None
+    assert len(server.life.seen.births) == len(server.life.seen.models) == 1
+
+
+def test_servers_that_tell_no_start_are_told_apart_by_their_models() -> None:
+    seen = Seen(models=frozenset({"[{'id': 'a'}]"}))
+    assert seen.disagreement is None
+    assert (seen | Seen(models=frozenset({"[{'id': 'b'}]"}))).disagreement is not None
+
+
+# -- the address and the key
+
+
+@pytest.mark.parametrize("around", ["{}\n", " {}\r\n"])
+def test_a_line_end_about_the_key_is_dropped(
+    pools: Pools, theirs: Launch, monkeypatch: pytest.MonkeyPatch, around: str
+) -> None:
+    monkeypatch.setenv("THEIR_KEY", around.format(theirs.endpoint.api_key))
+    assert pools(url=theirs.endpoint.root_url, api_key_env="THEIR_KEY").get(config()).launch.attached
+
+
+@pytest.mark.parametrize("value", ["sk-hunter22\nmore", "Bearer sk-hunter22", "sk-hunter22-\u00e9", "sk-hunter22\x07"])
+def test_a_key_that_no_header_can_carry_is_refused_unseen(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("THEIR_KEY", value)
+    with pytest.raises(ConfigError, match="the variable THEIR_KEY holds what no HTTP header can carry") as caught:
+        parse("http://box:8000", "THEIR_KEY")
+    assert "hunter22" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_empty_key_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THEIR_KEY", " \n")
+    assert parse("http://box:8000", "THEIR_KEY").api_key is None
+
+
 def test_urls() -> None:
     assert parse("http://box:8000/v1", None).base_url == "http://box:8000/v1"
     assert parse("https://box/llm/", None).base_url == "https://box:443/llm/v1"
@@ -103,6 +185,14 @@ def test_urls() -> None:
         ("ftp://box", "use http://host:port"),
         ("http://box:port", "wrong port"),
         ("http://", "use http://host:port"),
+        ("http://box:0", "wrong port"),
+        ("http://box:99999", "wrong port"),
+        ("http://[::1", "no URL"),
+        ("http://a..b:8000", "no URL of a server"),
+        ("http://b\u00f6x:8000", "no URL of a server"),
+        ("http://bo x:8000", "no URL of a server"),
+        ("http://box:8000\n", "no URL of a server"),
+        ("http://box:8000/v1?key=hunter22", "without \\? or #"),
     ],
 )
 def test_wrong_urls(url: str, words: str) -> None:

@@ -21,7 +21,7 @@ CAUSES = {
     "port": "its port was already in use",
     "module": "the Python that starts it has no module flashinfer",
     "usage": "it does not know the flag --no-such-flag 3",
-    "context": "out of GPU memory",
+    "context": "no GPU memory is left for the KV cache",
     "segfault": "crashed (SIGSEGV)",
     "illegal": "CUDA error: an illegal memory access was encountered",
 }
@@ -111,6 +111,65 @@ def test_port_lost_reads_every_engines_words(tmp_path: Path) -> None:
     assert port_lost("OSError: [Errno 98] Address already in use")
     assert port_lost("main: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 1")
     assert not port_lost("INFO: Uvicorn running on http://127.0.0.1:30000")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(137, "killed by SIGKILL, and not by this session (exit code 137)"), (139, "(SIGSEGV)")]
+)
+def test_a_shell_or_a_container_passes_a_signal_on_as_an_exit_code(code: int, words: str) -> None:
+    found = find_cause("all fine\n", code)
+    assert words in found.what
+    assert found.advice
+
+
+def test_an_exception_comes_before_the_signal_that_it_led_to() -> None:
+    """SGLang's launcher kills itself when a child has raised; what the child raised is the cause."""
+    log = (
+        "[2026-11-29 16:35:22 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        "AttributeError: 'NoneType' object has no attribute 'rope_scaling'\n"
+        "[2026-11-29 16:35:23] Received sigquit from a child process. It usually means the child failed.\n"
+        "EOFError: the pipe to TP0\n"
+        "RuntimeError: Rank 0 scheduler died during initialization (exit code: -3). If exit code is -9 (SIGKILL), a "
+        "common cause is the OS OOM killer.\n"
+    )
+    found = find_cause(log, -9, fatal_patterns=[re.compile("Received sigquit")])
+    assert found.what == "AttributeError: 'NoneType' object has no attribute 'rope_scaling'"
+    assert "memory" not in found.advice
+
+
+def test_an_exception_that_was_survived_long_ago_does_not_explain_a_signal() -> None:
+    log = "ValueError: optional kernel is missing\n" + "step\n" * 500
+    assert "killed by SIGKILL" in find_cause(log, -9).what
+    assert find_cause(log, 1).what == "ValueError: optional kernel is missing"
+
+
+def test_native_code_that_fails_is_not_explained_by_an_exception_before_it() -> None:
+    assert find_cause(f"ValueError: survived\n{CRASHES['segfault']}\n", -11).what == "crashed (SIGSEGV)"
+
+
+def test_a_launcher_that_kills_itself_without_a_word_of_why_does_not_blame_memory() -> None:
+    fatal = re.compile("Received sigquit from a child process")
+    found = find_cause("Received sigquit from a child process. It usually means the child failed.\n", -9, (), [fatal])
+    assert found.what == "one of its processes failed without saying why"
+    assert "Received sigquit" in found.line
+    assert "memory" not in found.advice
+
+
+def test_a_child_that_was_killed_is_blamed_on_who_kills() -> None:
+    log = (
+        "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), ...\n"
+    )
+    assert find_cause(log, 1).what == "killed by SIGKILL, and not by this session"
+
+
+def test_a_rank_that_saw_another_one_go_is_no_cause() -> None:
+    log = (
+        "KeyError: 'model.layers.61.mlp'\n"
+        "torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited or network error\n"
+        "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+    )
+    assert find_cause(log, 1).what == "KeyError: 'model.layers.61.mlp'"
+    assert "ConnectionResetError" in find_cause(log.partition("\n")[2], 1).what
 
 
 def test_exit_text() -> None:

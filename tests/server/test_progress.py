@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.server.startup_progress import StartupProgress
 from tests.server.fakes import until
 
@@ -50,6 +51,21 @@ def test_the_same_line_again_is_no_progress_though_its_clock_moves() -> None:
     assert progress.at == 1.0
     progress.feed("[2026-11-29 14:51:31] Loading weights: 1 of 7\n", now=121.0)
     assert progress.at == 121.0
+
+
+def test_a_heartbeat_that_names_work_is_no_progress() -> None:
+    """vLLM writes it each minute while ranks wait for each other, in one line or in two."""
+    progress = StartupProgress(builtin()["vllm"].progress_patterns, now=0.0)
+    joining = "(Worker_TP0 pid=9) INFO 11-11 12:30:00 [parallel_state.py:1394] world_size=2 rank=0 local_rank=0\n"
+    progress.feed(
+        joining + "(Worker_TP0 pid=9) INFO 11-11 12:30:01 [pynccl.py:103] vLLM is using nccl==2.27.3\n", now=1.0
+    )
+    head = "(EngineCore_DP0 pid=7) INFO 11-11 12:31:53 [shm_broadcast.py:466] "
+    lost = "No available shared memory broadcast block found in 60 seconds."
+    rest = "This typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation"
+    progress.feed(f"{head}{lost} {rest}).\n", now=61.0)
+    progress.feed(f"{head}{lost}\n{head}{rest}, weight/kv cache quantization).\n", now=121.0)
+    assert (progress.stage, progress.at) == ("joining ranks", 1.0)
 
 
 def test_a_bare_bar_belongs_to_the_stage_before_it() -> None:

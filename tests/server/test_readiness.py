@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,6 +72,27 @@ def test_an_engine_that_says_it_is_lost_is_not_waited_for(pools: Pools) -> None:
     code = "import time; print('Rank 3 scheduler is dead\\nSIGQUIT received.', flush=True); time.sleep(600)"
     text = failure(pools, config(), engines={"fake": EngineSettings(command=(sys.executable, "-c", code))})
     assert text.splitlines()[0].endswith("the scheduler of rank 3 died")
+
+
+def test_what_the_log_says_comes_before_the_signal_that_an_engine_sends_itself(pools: Pools) -> None:
+    said = "AttributeError: no rope\\nReceived sigquit from a child process. It usually means the child failed."
+    code = f"import os; print('{said}', flush=True); os.kill(os.getpid(), 9)"
+    text = failure(pools, config(), engines={"fake": EngineSettings(command=(sys.executable, "-c", code))})
+    assert text.splitlines()[0].endswith("AttributeError: no rope")
+    assert "out-of-memory" not in text
+
+
+def test_ranks_that_wait_for_each_other_are_told_apart_from_a_slow_start(pools: Pools) -> None:
+    heartbeat = (
+        "INFO 11-11 12:31:53 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds. "
+        "This typically happens when some processes are hanging or doing some time-consuming work (e.g. compilation)."
+    )
+    code = f"import time; print('Init torch distributed begin.\\n{heartbeat}', flush=True); time.sleep(600)"
+    own = EngineSettings(command=(sys.executable, "-c", code))
+    text = failure(pools, replace(config(), startup_timeout=1.0), engines={"fake": own})
+    assert "showed no progress for 1 s (last sign: joining ranks)" in text.splitlines()[0]
+    assert "nccl={'debug': 'INFO'}" in text
+    assert "nccl={'p2p_disable': 1}" in text
 
 
 def test_health_alone_is_not_ready(pools: Pools) -> None:
@@ -149,13 +171,34 @@ def test_another_server_on_a_fixed_port_is_never_taken_for_ours(pools: Pools) ->
     foreign.check()
 
 
-def test_a_server_that_takes_any_key_is_refused(pools: Pools) -> None:
-    drop = (
-        "import os, sys; a = sys.argv[1:]; i = a.index('--api-key'); del a[i:i+2]; "
-        f"os.execv(sys.executable, [sys.executable, {str(FAKE)!r}, *a])"
-    )
-    text = failure(pools, config(), engines={"fake": EngineSettings(command=(sys.executable, "-c", drop))})
+#: A front that drops its key: a router, a proxy, a fork.
+KEYLESS = (
+    sys.executable,
+    "-c",
+    "import os, sys; a = sys.argv[1:]; i = a.index('--api-key'); del a[i:i+2]; "
+    f"os.execv(sys.executable, [sys.executable, {str(FAKE)!r}, *a])",
+)
+
+
+def test_a_server_here_that_takes_any_key_is_used_with_a_note(pools: Pools) -> None:
+    """The socket has proven whose it is."""
+    server = pools(engines={"fake": EngineSettings(command=KEYLESS)}).get(config())
+    assert any(note.startswith("the server takes any API key") for note in server.launch.notes)
+
+
+def test_a_server_elsewhere_that_takes_any_key_is_refused_unless_it_is_to_have_none(
+    pools: Pools, tmp_path: Path
+) -> None:
+    launches = tmp_path / "launches"
+    asked = config(launch_log=launches)
+    text = failure(pools, asked, engines={"fake": EngineSettings(command=KEYLESS, remote=True)})
     assert "takes any API key" in text
+    assert "set `api_key = false` in [tool.llmperf.engines.fake]" in text
+    assert len(launches.read_text().splitlines()) == 1
+    server = pools(engines={"fake": EngineSettings(remote=True, api_key=False)}).get(asked)
+    assert server.launch.endpoint.api_key is None
+    assert "--api-key" not in json.loads(launches.read_text().splitlines()[-1])["argv"]
+    assert any(note.startswith("no API key proves") for note in server.launch.notes)
 
 
 def test_a_server_of_another_model_is_refused(pools: Pools) -> None:

@@ -95,11 +95,10 @@ class SGLang(Engine):
         (re.compile(r"Load weight end"), "weights loaded"),
         (re.compile(r"KV Cache is allocated|Memory pool end"), "allocating the KV cache"),
         (re.compile(r"Capturing batches|Capture .*graph begin"), "capturing graphs"),
-        (re.compile(r"Init torch distributed"), "joining ranks"),
+        (re.compile(r"Init torch distributed|sglang is using nccl"), "joining ranks"),
         (re.compile(r"Application startup complete|POST /generate"), "warming up"),
     )
     crash_patterns = (
-        (re.compile(r"Not enough memory[^\n]*mem-fraction-static[^\n]*"), "out of GPU memory for the KV cache"),
         (re.compile(r"error: argument --attention-backend: invalid choice: '([^']+)'"), r"no attention backend \1"),
         (
             re.compile(r"(\w+) with minimum required version (\S+) is not installed"),
@@ -156,6 +155,9 @@ class SGLang(Engine):
 
     def counters(self, metrics: str) -> Counters:
         return sglang_read.counters(metrics)
+
+    def birthmark(self, probe: Probe) -> str | None:
+        return sglang_read.birthmark(probe)
 
 
 def _speculation_problems(mapping: Mapping[str, Any]) -> Iterator[str]:

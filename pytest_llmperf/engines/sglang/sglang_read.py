@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from pytest_llmperf.server_config import ServerConfig
 
 #: "Max running requests is reset to 48 for speculative decoding", unless it was declared.
 _SPECULATIVE_CAP = 48
+#: Newer name first.
+_INFO = ("/server_info", "/get_server_info")
 _SPLIT = ("prefill_attention_backend", "decode_attention_backend")
 #: Resolved arguments that explain a speed and have no field of their own.
 _NOTED = (
@@ -30,13 +33,28 @@ def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
     r = Reading()
     # the argument tells what was asked; only the log tells that the ranks could not do it
     r.take("log", custom_all_reduce=False if "Custom allreduce is disabled" in probe.log else None)
-    for path in ("/server_info", "/get_server_info"):
+    for path in _INFO:
         info = probe.json(path)
         if isinstance(info, dict):
             _read_info(r, path, info, command_flags.normal(config.flags))
             break
     _read_log(r, probe.log)
     return r.result()
+
+
+def birthmark(probe: Probe) -> str | None:
+    """The seed that it drew and how many seconds its start took: its metrics, of several processes, hold no start time.
+
+    The tokenizer's part is left out: with several tokenizers each has its own.
+    """
+    for path in _INFO:
+        info = probe.json(path)
+        if isinstance(info, dict):
+            took = info.get("startup_time")
+            took = {k: v for k, v in took.items() if k != "tokenizer_e2e"} if isinstance(took, dict) else None
+            mark = [info.get("random_seed"), took]
+            return json.dumps(mark) if any(x is not None for x in mark) else None
+    return None
 
 
 def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Mapping[str, Any]) -> None:

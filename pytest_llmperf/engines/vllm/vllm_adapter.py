@@ -82,7 +82,7 @@ class VLLM(Engine):
         (re.compile(r"autotun", re.IGNORECASE), "autotuning kernels"),
         (re.compile(r"KV cache size|KV cache memory"), "allocating the KV cache"),
         (re.compile(r"Capturing CUDA graphs|Graph capturing"), "capturing graphs"),
-        (re.compile(r"world_size=\d+ rank=\d+"), "joining ranks"),
+        (re.compile(r"world_size=\d+ rank=\d+|vLLM is using nccl"), "joining ranks"),
     )
     crash_patterns = (
         (re.compile(r"ValueError: (Free memory on device[^\n]*)"), r"too little free GPU memory: \1"),

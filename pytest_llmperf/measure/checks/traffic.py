@@ -93,6 +93,19 @@ def traffic_guards(
     return out
 
 
+def one_server(disagreement: str | None, delta: Counters, ours: int) -> Guard:
+    """Whether all ``ours`` tokens came from the server whose counters were read: a balancer may stand before several.
+
+    ``disagreement``: how answers disagree about who gave them.
+    """
+    limit = max(1.0, 0.01 * ours)
+    missing = 0.0 if delta.generation_tokens is None else ours - delta.generation_tokens
+    said = disagreement or "each look met the same server"
+    text = f"{said}; of the {ours} tokens that we received its counter misses {max(missing, 0.0):.0f}"
+    advice = "attach to one server, not to a balancer before several"
+    return Guard("one server", disagreement is not None or missing > limit, text, advice, max(missing, 0.0), limit)
+
+
 def speculation(delta: Counters, decode_tok_s: float) -> dict[str, float]:
     """``acceptance_length``, ``acceptance_rate`` and ``steps_s`` over one window; empty without speculation.
 

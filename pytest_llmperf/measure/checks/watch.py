@@ -11,7 +11,14 @@ from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.measure.checks.gpu_guards import GpuWatch, gpu_guards
 from pytest_llmperf.measure.checks.host_guards import host_guards, process_tree, sample_host
 from pytest_llmperf.measure.checks.nvml_state import GpuReader, open_reader
-from pytest_llmperf.measure.checks.traffic import as_evidence, cache_problems, difference, settled, traffic_guards
+from pytest_llmperf.measure.checks.traffic import (
+    as_evidence,
+    cache_problems,
+    difference,
+    one_server,
+    settled,
+    traffic_guards,
+)
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.limits import Limits
@@ -59,7 +66,8 @@ class Watch:
         connection, limits = self._connection, self._limits
         tokens = sum(o.answer.completion_tokens or 0 for o in outcomes)
         self.delta = delta = difference(self.counters, settled(connection.counters, self.counters, tokens))
-        guards = host_guards(self._before, self._after, limits, on_cpu=not connection.gpus)
+        guards = [one_server(connection.disagreement(), delta, tokens)] if connection.disagreement else []
+        guards += host_guards(self._before, self._after, limits, on_cpu=not connection.gpus)
         evidence: dict[str, Any] = {"counters": as_evidence(delta), "seconds": self.seconds}
         if self._gpus is not None:
             ours = [p.pid for p in process_tree(connection.pids)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_llmperf.engines.base import Counters, Endpoint, Engine
+from pytest_llmperf.server.attached_life import AttachedLife
 from pytest_llmperf.server.running_server import Server
 from pytest_llmperf.server_config import ServerConfig
 
@@ -17,7 +18,8 @@ def _nothing() -> None:
 @dataclass(frozen=True)
 class Connection:
     """``counters`` reads the server's metrics once; ``check`` raises ``ServerDiedError`` with the cause when the
-    server is gone; ``gpus`` are UUIDs and ``pids`` the server's processes on this host (empty when remote)."""
+    server is gone; ``disagreement``, of a server that somebody else runs, says how its answers disagree about who gives
+    them; ``gpus`` are UUIDs and ``pids`` the server's processes on this host (empty when remote)."""
 
     endpoint: Endpoint
     model: str
@@ -26,6 +28,7 @@ class Connection:
     launch_id: str
     counters: Callable[[], Counters | None] = _nothing
     check: Callable[[], None] = _nothing
+    disagreement: Callable[[], str | None] | None = None
     log: Callable[[], str] = str
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
@@ -33,7 +36,7 @@ class Connection:
     @classmethod
     def to(cls, server: Server) -> Connection:
         """A running server as a measurement needs it."""
-        launch = server.launch
+        launch, life = server.launch, server.life
         return cls(
             endpoint=launch.endpoint,
             model=launch.model,
@@ -42,6 +45,7 @@ class Connection:
             launch_id=launch.id,
             counters=server.counters,
             check=server.check,
+            disagreement=life.disagreement if isinstance(life, AttachedLife) else None,
             log=server.log,
             gpus=launch.gpus,
             pids=launch.pids,
