@@ -83,6 +83,10 @@ def tally(results: Iterable[Result]) -> str:
     return said + (f", {weak} of them weak" if weak else "")
 
 
+#: What the gate says of a screened launch that looks better.
+FASTER = "faster, unconfirmed"
+
+
 def is_weak(result: Result) -> bool:
     """A pass that would not have seen much."""
     return result.verdict == "passed" and result.weak
@@ -236,6 +240,10 @@ def hints(session: SessionRecord) -> list[str]:
     """How to go on, once per verdict that asks for it and whose reasons do not say so already."""
     seen = {state(r) for r in session.results if not any("--update-baselines" in reason for reason in r.reasons)}
     out = []
+    faster = short_names(r.nodeid for r in session.results if FASTER in r.reasons)
+    if faster:
+        names = listed(faster.values())
+        out.append(f"looks faster, unconfirmed: {names}; pytest --update-baselines confirms it on fresh launches")
     if "no_baseline" in seen:
         out.append("record what is missing: pytest --update-baselines --launches 3")
     if "improved" in seen:

@@ -33,8 +33,8 @@ def test_a_gated_run(recorded: Project) -> None:
         "*= llmperf =*",
         "*test*tok/s*band*baseline*k*change*verdict*MDE*",
         "*sglang fake-model*1 launch, start-up *",
-        "*test_decode *[*,*]*250.0*3*passed*%",
-        "llmperf: 1 passed; 1 metric gated at alpha 1.0% each (1.0% for the session); 1 launch; *",
+        "*test_decode *[*,*]*250.0*3*passed*%!",
+        "llmperf: 1 passed, 1 of them weak; 1 metric gated at alpha 1.0% each (1.0% for the session); 1 launch; *",
     ])  # fmt: skip
     session = recorded.report["session"]
     assert session["command"].startswith("pytest --llmperf-json out.json --engine sglang")
@@ -46,7 +46,7 @@ def test_a_gated_run(recorded: Project) -> None:
 def test_verbosity(recorded: Project) -> None:
     quiet = recorded.run_here("-q")
     assert "llmperf: gate" not in str(quiet.stdout)
-    assert section(quiet).splitlines()[1].startswith("llmperf: 1 passed; 1 metric gated")
+    assert section(quiet).splitlines()[1].startswith("llmperf: 1 passed, 1 of them weak; 1 metric gated")
     verbose = recorded.run_here("-v", "--no-header")
     assert "llmperf: gate" not in str(verbose.stdout)
     verbose.stdout.fnmatch_lines(["*effective *attention_backend=fa3*", "*repetitions*", "*reproduce: pytest *"])
