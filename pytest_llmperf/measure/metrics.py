@@ -51,7 +51,7 @@ OF_THE_ENGINE = frozenset({"captured graphs", "drift", "preemptions", "queueing"
 #: Every guard by its name.
 GUARDS = OF_THE_ENGINE | {
     "client cpu", "client delay", "gpu clock", "gpu clock swing", "gpu ecc", "gpu foreign processes", "gpu power limit",
-    "gpu slowdown", "gpu temperature", "host load", "other traffic", "server starved",
+    "gpu slowdown", "gpu temperature", "host load", "one server", "other traffic", "server starved",
 }  # fmt: skip
 
 

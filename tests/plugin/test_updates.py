@@ -71,7 +71,7 @@ def test_a_regression_is_refused_until_it_is_accepted(recorded: Project, monkeyp
 def test_an_improvement_starts_a_new_epoch(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SLOWDOWN", "1.5")
     assert recorded.run_here(UPDATE).ret == 0
-    assert "new epoch with 1 launch (decode_tok_s improved); the old one is kept" in recorded.messages
+    assert "new epoch with 3 launches (decode_tok_s improved); the old one is kept" in recorded.messages
     assert len(stored(recorded).epochs) == 2
     assert recorded.run_here().ret == 0
     assert recorded.result["verdict"] == "passed"
