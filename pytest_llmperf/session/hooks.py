@@ -23,7 +23,7 @@ from pytest_llmperf.session.sessionfinish import SessionFinish
 from pytest_llmperf.session.sweep_test import SweepTest
 
 #: Category in the summary, letter, word with its style.
-Status = tuple[str, str, tuple[str, dict[str, bool]]]
+Status = tuple[str, str, str | tuple[str, dict[str, bool]]]
 _NOTICES = "llmperf_notices"
 
 
@@ -142,7 +142,7 @@ class SessionHooks:
         if round_ == sweep_rounds.UNFIT:
             return "unfit", "u", (f"UNFIT{which}", {"yellow": True})
         if report.failed and payload.get("error"):
-            return "error", "E", ("ERROR", {"red": True})  # a server that died is no verdict on its speed
+            return "error", "E", "ERROR"  # a server that died is no verdict on its speed
         return None
 
     def pytest_assertrepr_compare(self, op: str, left: object, right: object) -> list[str] | None:
