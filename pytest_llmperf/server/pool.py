@@ -15,6 +15,7 @@ from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.recipe import digest
 from pytest_llmperf.server.running_server import LAST_WORDS_S, OwnLife, Server
+from pytest_llmperf.server.state import Lock
 from pytest_llmperf.server_config import ServerConfig
 
 __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
@@ -46,7 +47,7 @@ class ServerPool:
         self._inventory = inventory
         self._servers: dict[str, Server] = {}
         self._broken: dict[str, str] = {}
-        self._claims: dict[str, int] = {}
+        self._claims: dict[str, Lock] = {}
         self._context = start.Context(settings, self._tell)
 
     def get(self, config: ServerConfig) -> Server:
@@ -79,7 +80,7 @@ class ServerPool:
             lease, old.lease = old.lease, lease
             self._report(old, old.end())
             self._unclaim(former.key)
-        if config.key in self._broken or len(lease.fds) != self._engine(config).gpu_count(config):
+        if config.key in self._broken or len(lease.gpus) != self._engine(config).gpu_count(config):
             lease.close()
             lease = leases.Lease()
         self._raise_if_broken(config)
@@ -115,7 +116,7 @@ class ServerPool:
 
     def _launch(self, config: ServerConfig, lease: leases.Lease) -> Server:
         engine = self._engine(config)
-        if not lease.fds:
+        if not lease.gpus:
             lease = self._lease(config, engine)
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(lease.close)
@@ -209,7 +210,7 @@ class ServerPool:
 
     def _unclaim(self, key: str) -> None:
         if key in self._claims:
-            os.close(self._claims.pop(key))
+            self._claims.pop(key).close()
 
     def _tell(self, line: str) -> None:
         self._say(f"[{self.settings.worker}] {line}" if self.settings.worker else line)
