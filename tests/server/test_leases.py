@@ -19,6 +19,8 @@ from pytest_llmperf.server.leases import Ask, Lease
 from pytest_llmperf.server.nvidia import NvmlInventory
 from tests.server.fakes import Driver, FileInventory, Pools, config, until
 
+#: Seconds in which a killed run must have freed its GPUs.
+PROMISE_S = 15.0
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
 
 
@@ -141,7 +143,7 @@ def test_a_fork_that_outlives_pytest_keeps_no_lease(pools: Pools, inventory: Fil
     (fork,) = (p for p in psutil.Process(driver.process.pid).children() if p.cmdline()[-1] == driver.process.args[-1])
     driver.kill()
     assert fork.is_running()
-    pools(inventory, gpu_wait=30.0).get(config(engine="fakegpu", tp=2))
+    pools(inventory, gpu_wait=PROMISE_S).get(config(engine="fakegpu", tp=2))
     assert fork.is_running()
     fork.kill()
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -88,13 +89,15 @@ def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
     """As ``multiprocessing`` forks: no exec closes anything, and the child may outlive us."""
     lock = try_lock(tmp_path / "gpu.lock")
     assert lock is not None
-    released, end = os.pipe()
+    here, there = socket.socketpair()
     child = os.fork()
     if child == 0:
-        os.close(end)
-        lock.close()  # as a fixture's end in the child would
-        os.read(released, 1)
+        here.close()
+        there.send(b"up")
+        there.recv(1)
         os._exit(0)
+    there.close()
+    here.recv(2)
     try:
         assert try_lock(tmp_path / "gpu.lock") is None, "the fork gave its parent's lock away"
         lock.close()
@@ -102,7 +105,7 @@ def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
         assert again is not None
         again.close()
     finally:
-        os.close(end)
+        here.close()
         os.waitpid(child, 0)
 
 
