@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.hardware import Inventory
-from pytest_llmperf.server import attach, kept, leases, start
+from pytest_llmperf.server import attach, kept, leases, places, start
 from pytest_llmperf.server.gpu_inventory import system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
@@ -207,6 +207,14 @@ class ServerPool:
             self._note(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
         if remains.holding:
             self._note(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+        launch = server.launch
+        remote = self._context.of(server.engine).remote and not launch.attached
+        if remote and places.still_up(launch, server.engine):
+            whose = "with the API key of this launch" if launch.endpoint.api_key else "(it was given no API key)"
+            self._note(
+                f"{label}: {launch.endpoint.root_url} still answers {whose} after its launcher was stopped: end it "
+                "where it runs"
+            )
 
     def _unclaim(self, key: str) -> None:
         if key in self._claims:
