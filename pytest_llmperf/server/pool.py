@@ -197,7 +197,12 @@ class ServerPool:
         if isinstance(life, OwnLife):
             engine = self._engine(launch.config)
             identity = digest(launch.config, engine, self._context.of(engine))
-            kept.record(kept.of(launch, life.process, identity, self.settings.stop_grace), self.settings.state_dir)
+            try:
+                kept.record(kept.of(launch, life.process, identity, self.settings.stop_grace), self.settings.state_dir)
+            except OSError as e:
+                self._note(f"{launch.config.label}: cannot be left up, for no later run would know it: {e}")
+                self._report(server, server.end())
+                return
             life.process.keep()
         self._note(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
 
@@ -207,6 +212,8 @@ class ServerPool:
             self._note(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
         if remains.holding:
             self._note(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+        if remains.unclean:
+            self._note(f"{label}: {server.launch.log_path} may hold secrets ({remains.unclean}): remove it")
         launch = server.launch
         remote = self._context.of(server.engine).remote and not launch.attached
         if remote and places.still_up(launch, server.engine):
