@@ -212,6 +212,8 @@ class ServerPool:
             self._note(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
         if remains.holding:
             self._note(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+        if remains.unseen:
+            self._note(f"{label}: whether its GPUs are free is not known: their driver (NVML) fails, see `nvidia-smi`")
         if remains.unclean:
             self._note(f"{label}: {server.launch.log_path} may hold secrets ({remains.unclean}): remove it")
         launch = server.launch

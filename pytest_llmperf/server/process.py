@@ -50,11 +50,12 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Remains:
-    """What a stop could not do: PIDs still there (in uninterruptible sleep), PIDs still holding GPU memory, why secrets
-    may still be in the log."""
+    """What a stop could not do: PIDs still there (in uninterruptible sleep), PIDs still holding GPU memory, whether the
+    GPUs' driver failed to tell that, why secrets may still be in the log."""
 
     left: tuple[int, ...] = ()
     holding: tuple[int, ...] = ()
+    unseen: bool = False
     unclean: str = ""
 
 
@@ -154,7 +155,7 @@ class EngineProcess:
                 case "exited":
                     self.code = None if self.lost else event["code"]
                 case "stopped":
-                    self.remains = Remains(tuple(event["left"]), tuple(event["holding"]))
+                    self.remains = Remains(tuple(event["left"]), tuple(event["holding"]), event["unseen"])
                 case "lost":
                     self.lost = True
                 case "unclean":

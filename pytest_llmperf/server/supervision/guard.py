@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 from .channel import Lifeline, say
 from .log_cleaning import clean_up
 from .supervisor import Supervisor
-from .tree import PR_SET_CHILD_SUBREAPER, descendants, kill_all, prctl
+from .tree import PR_SET_CHILD_SUBREAPER, descendants, kill_all, prctl, reap_all
 
 
 def main() -> None:
@@ -38,11 +37,5 @@ def guard(spec: dict[str, Any], supervisor: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if os.WIFSIGNALED(status):
         say("lost")
-        say("stopped", left=kill_all(lambda: descendants(spec["launch"]), _reap_all), holding=[])
+        say("stopped", left=kill_all(lambda: descendants(spec["launch"]), reap_all), holding=[], unseen=False)
     clean_up(spec)
-
-
-def _reap_all() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass

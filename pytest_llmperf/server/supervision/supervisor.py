@@ -39,7 +39,7 @@ class Supervisor:
         self.kept = False
         self.code: int | None = None
         self.seen: dict[int, psutil.Process] = {}
-        self.holders_before = self._gpu_pids()
+        self.holders_before = self._gpu_pids() if spec["gpus"] else None
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._wake, wake_end = os.pipe()
         for fd in (self._wake, wake_end):
@@ -117,14 +117,15 @@ class Supervisor:
         elif command == "stop" or (command == "eof" and not self.kept):
             self._asked = True
 
-    def _reap(self) -> None:
+    def _reap(self) -> bool:
+        """Like ``reap_all``, but the engine's end is reported."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
             if pid == self.engine.pid:
                 self.code = self.engine.returncode = os.waitstatus_to_exitcode(status)
                 say("exited", code=self.code)
@@ -151,18 +152,17 @@ class Supervisor:
             time.sleep(0.02)  # most are not our children: their end can only be looked for
             self._reap()
         left = kill_all(self.tree, self._reap)
-        say("stopped", left=left, holding=self._await_gpus())
+        holding, unseen = self._await_gpus()
+        say("stopped", left=left, holding=holding, unseen=unseen)
         if os.getppid() != self.guard:
             clean_up(self.spec)
 
-    def _gpu_pids(self) -> set[int]:
-        """PIDs that hold memory of the leased GPUs; empty where NVML is missing or will not say."""
-        if not self.spec["gpus"]:
-            return set()
+    def _gpu_pids(self) -> set[int] | None:
+        """PIDs that hold memory of the leased GPUs; None where NVML is missing or will not say."""
         try:
             import pynvml
         except ImportError:
-            return set()
+            return None
         pids: set[int] = set()
         try:
             pynvml.nvmlInit()
@@ -171,22 +171,25 @@ class Supervisor:
                 pids.update(p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses(device))
             pynvml.nvmlShutdown()
         except pynvml.NVMLError:
-            return set()
+            return None
         return pids
 
-    def _await_gpus(self) -> list[int]:
-        """Wait until what came with this launch has left the GPUs; the PIDs that had not when the time was over.
+    def _await_gpus(self) -> tuple[list[int], bool]:
+        """Wait until what came with this launch has left the GPUs; the PIDs that had not when the time was over, and
+        True when a driver that told them at first had failed by then.
 
         In a container NVML may number processes as the host does: a PID that is new since the launch and exists
         nowhere in here is then ours as well. One that exists but is not of our tree is somebody else.
         """
         import psutil
 
+        if self.holders_before is None:
+            return [], False
         end = time.monotonic() + float(self.spec["gpu_timeout"])
         while True:
-            holding = sorted(
-                pid for pid in self._gpu_pids() - self.holders_before if pid in self.seen or not psutil.pid_exists(pid)
-            )
-            if not holding or time.monotonic() > end:
-                return holding
+            now = self._gpu_pids()
+            new = sorted((now or set()) - self.holders_before)
+            holding = [pid for pid in new if pid in self.seen or not psutil.pid_exists(pid)]
+            if (now is not None and not holding) or time.monotonic() > end:
+                return holding, now is None
             time.sleep(0.1)  # the driver tells nobody when memory is free again

@@ -48,12 +48,23 @@ def descendants(launch: str) -> list[psutil.Process]:
     return alive
 
 
-def kill_all(tree: Callable[[], list[psutil.Process]], reap: Callable[[], None]) -> list[int]:
-    """Kill until ``tree`` is empty; the PIDs that were left when the time was over."""
+def reap_all() -> bool:
+    """Take leave of the children that have ended; True when there are no others."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
+def kill_all(tree: Callable[[], list[psutil.Process]], reap: Callable[[], bool]) -> list[int]:
+    """Kill until ``tree`` is empty and ``reap`` knows of no child: a look at processes that fork fast may miss one, the
+    kernel's word to a subreaper does not. The PIDs that were left when the time was over."""
     import psutil
 
     start = time.monotonic()
-    while (left := tree()) and (taken := time.monotonic() - start) < KILL_S:
+    while ((left := tree()) or not reap()) and (taken := time.monotonic() - start) < KILL_S:
         for p in left:
             with contextlib.suppress(psutil.Error):
                 if taken > TRACKER_S or not _is_tracker(p):
