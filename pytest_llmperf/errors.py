@@ -21,6 +21,10 @@ class ServerDiedError(LaunchError):
     """A server that was ready died or stopped answering. Becomes a test error, never a regression."""
 
 
+class GpuDriverError(LaunchError):
+    """A GPU driver that is there does not answer. What it was asked for is unknown, never none."""
+
+
 class MeasurementError(LlmperfError):
     """A measurement is invalid (short, failed, empty, truncated, cached). Never stored, never a regression."""
 

@@ -13,7 +13,8 @@ class Gpu:
     """One GPU or MIG slice, in the driver's order. ``mig`` is the slice's profile (``1g.18gb``), None for a whole GPU.
 
     ``compute_capability`` is ``9.0`` for NVIDIA, the ``gfx`` name for AMD, empty when unknown. ``nvlinked`` holds the
-    UUIDs of the GPUs that it reaches over NVLink, None where the driver does not tell.
+    UUIDs of the GPUs that it reaches over NVLink, None where the driver does not tell. ``refused`` is the driver's word
+    on a GPU that it counts and does not let anybody use (it fell off the bus): nothing else is known of that one.
     """
 
     uuid: str
@@ -24,6 +25,7 @@ class Gpu:
     driver: str = ""
     vendor: str = "nvidia"
     nvlinked: tuple[str, ...] | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,22 @@ class Holder:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a result depends on. ``memory_gb`` is the host's; ``host`` its name."""
+    """What a result depends on. ``memory_gb`` is the host's; ``host`` its name. ``problem`` says why GPUs that are
+    there could not be read."""
 
     gpus: tuple[Gpu, ...]
     cpu: str
     cores: int
     memory_gb: float
     host: str
+    problem: str = ""
 
 
 class Inventory(Protocol):
-    """What a GPU driver knows. Tests pass one of their own."""
+    """What a GPU driver knows. Tests pass one of their own. Both raise ``GpuDriverError`` when it does not answer."""
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """In the driver's (PCI bus) order; empty without a driver."""
+        """In the driver's (PCI bus) order, refused ones in their places; empty on a machine without GPUs."""
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """Processes with memory on that GPU."""

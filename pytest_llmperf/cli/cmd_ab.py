@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _measure(side: Side, server: Server, workload: Workload) -> Run:
     run = load if workload.concurrency > 1 else stream
-    with measuring(side.pool.settings.state_dir):
+    with measuring(side.pool.settings.state_dir, f"llmperf ab, side {side.label}", _say):
         return run(Connection.to(server), workload, seed=f"ab:{server.launch.id}")
 
 

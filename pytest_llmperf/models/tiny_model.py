@@ -49,7 +49,10 @@ def cached() -> Path:
 
     Raises ConfigError when a package is missing or the folder cannot be written.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pytest-llmperf"
+    except RuntimeError:  # neither HOME nor an entry for this user, as in some containers
+        raise ConfigError("model='tiny' is kept in the home folder, and there is none: set XDG_CACHE_HOME") from None
     folder = home / f"tiny-{RECIPE}"
     if folder.is_dir():
         return folder

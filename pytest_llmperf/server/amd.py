@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pytest_llmperf.errors import GpuDriverError
 from pytest_llmperf.hardware import Gpu, Holder
 from pytest_llmperf.server.nvidia import process_name
 
@@ -22,12 +23,20 @@ class Kfd:
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         gpu_id = next((number for gpu, number in self._nodes() if gpu.uuid == uuid), None)
+        if gpu_id is None:
+            raise GpuDriverError(f"AMD's driver does not show {uuid} any more: see what `rocm-smi` says")
         found: list[Holder] = []
         for entry in sorted(self._root.glob(f"proc/*/vram_{gpu_id}")):
-            used = _read(entry)
-            if used.isdigit() and int(used) and entry.parent.name.isdigit():
-                pid = int(entry.parent.name)
-                found.append(Holder(pid, process_name(pid), int(used) >> 20))
+            pid = int(entry.parent.name)
+            try:
+                used = int(entry.read_text("ascii"))
+            except FileNotFoundError:
+                continue  # it has ended
+            except (OSError, ValueError):
+                found.append(Holder(pid, process_name(pid), None))
+                continue
+            if used:
+                found.append(Holder(pid, process_name(pid), used >> 20))
         return tuple(found)
 
     def _nodes(self) -> Iterator[tuple[Gpu, str]]:

@@ -8,27 +8,38 @@ from pathlib import Path
 
 import psutil
 
-from pytest_llmperf.hardware import Hardware, Inventory
+from pytest_llmperf.errors import GpuDriverError
+from pytest_llmperf.hardware import Gpu, Hardware, Inventory
 from pytest_llmperf.server.amd import Kfd
 from pytest_llmperf.server.nvidia import NvmlInventory
 
 
 def hardware(inventory: Inventory | None = None) -> Hardware:
     """This host. GPUs are all that the driver shows, leased or not."""
+    gpus: tuple[Gpu, ...] = ()
+    problem = ""
+    try:
+        gpus = (inventory or system_inventory()).gpus()
+    except GpuDriverError as e:
+        problem = str(e)
     return Hardware(
-        gpus=(inventory or system_inventory()).gpus(),
+        gpus=tuple(g for g in gpus if not g.refused),
         cpu=_cpu_name(),
         cores=os.cpu_count() or 1,
         memory_gb=round(psutil.virtual_memory().total / 2**30, 1),
         host=platform.node(),
+        problem=problem or "; ".join(f"{g.name}: {g.refused}" for g in gpus if g.refused),
     )
 
 
 def system_inventory() -> Inventory:
-    """NVIDIA's when it has GPUs, else AMD's."""
+    """NVIDIA's when it has GPUs or fails to tell, else AMD's."""
     nvidia = NvmlInventory()
     amd = Kfd()
-    return amd if not nvidia.gpus() and amd.gpus() else nvidia
+    try:
+        return amd if not nvidia.gpus() and amd.gpus() else nvidia
+    except GpuDriverError:
+        return nvidia  # whoever needs a GPU asks it again, and is told
 
 
 def _cpu_name() -> str:

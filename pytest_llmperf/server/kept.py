@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from pytest_llmperf.errors import LlmperfError
 from pytest_llmperf.server.identity import birth, runs
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.process import MARGIN_S, EngineProcess, Remains
-from pytest_llmperf.server.state import private_dir, try_lock, write_private
+from pytest_llmperf.server.state import Lock, private_dir, try_lock, write_private
 
 
 @dataclass(frozen=True)
@@ -117,13 +116,13 @@ def record(kept: Kept, state_dir: Path) -> None:
     write_private(_folder(state_dir) / f"{kept.id}.json", json.dumps(asdict(kept), indent=1))
 
 
-def claim(state_dir: Path, key: str, digest: str) -> tuple[Kept, int] | None:
-    """A living kept server of that identity that no other run is using, with the descriptor that holds the claim."""
+def claim(state_dir: Path, key: str, digest: str) -> tuple[Kept, Lock] | None:
+    """A living kept server of that identity that no other run is using, with the lock that holds the claim."""
     for kept in list_kept(state_dir):
         if kept.key == key and kept.digest == digest:
-            fd = try_lock(_folder(state_dir) / f"{kept.id}.lock")
-            if fd is not None:
-                return kept, fd
+            lock = try_lock(_folder(state_dir) / f"{kept.id}.lock")
+            if lock is not None:
+                return kept, lock
     return None
 
 
@@ -144,10 +143,10 @@ def list_kept(state_dir: Path) -> list[Kept]:
 
 def in_use(kept: Kept, state_dir: Path) -> bool:
     """True while a run holds the server."""
-    fd = try_lock(_folder(state_dir) / f"{kept.id}.lock")
-    if fd is not None:
-        os.close(fd)
-    return fd is None
+    lock = try_lock(_folder(state_dir) / f"{kept.id}.lock")
+    if lock is not None:
+        lock.close()
+    return lock is None
 
 
 def stop_kept(state_dir: Path, ids: Sequence[str] = ()) -> list[str]:

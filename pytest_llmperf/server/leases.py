@@ -6,17 +6,15 @@ pytest when the server does (``--keep-servers``), and ends with the supervisor w
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.errors import GpuDriverError, LaunchError
 from pytest_llmperf.hardware import Inventory
-from pytest_llmperf.server.state import private_dir, try_lock
+from pytest_llmperf.server.state import Lock, named, owner, private_dir, try_lock
 from pytest_llmperf.server.visible import CUDA, HIP, ROCR, Visible, visible
 
 #: Memory (MiB) that another process may hold on a GPU before it counts as busy: a display or a monitor holds less.
@@ -31,15 +29,20 @@ class Lease:
     """GPUs held by open, locked files. ``close`` gives up this process's hold; a supervisor's own hold lives on."""
 
     gpus: tuple[Visible, ...] = ()
-    fds: tuple[int, ...] = ()
+    locks: tuple[Lock, ...] = ()
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors that hold it, for the supervisor."""
+        return tuple(lock.fd for lock in self.locks)
 
     @property
     def uuids(self) -> tuple[str, ...]:
         return tuple(v.gpu.uuid for v in self.gpus)
 
     def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        for lock in self.locks:
+            lock.close()
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,20 @@ def acquire(
 
     A host without GPUs leases none: what an engine then does is its own affair.
     """
-    everything = inventory.gpus()
-    if not ask.count or not everything:
+    if not ask.count:
+        return Lease()
+    try:
+        everything = inventory.gpus()
+    except GpuDriverError as e:
+        raise GpuDriverError(f"{ask.label}: needs {_gpus(ask.count)}, and {e}") from None
+    if not everything:
         return Lease()
     usable = visible(everything, environ)
+    lost = "".join(f"; the driver refuses {g.name}: {g.refused}" for g in everything if g.refused)
     if len(usable) < ask.count:
         raise LaunchError(
-            f"{ask.label}: needs {_gpus(ask.count)}, {_through(len(usable), environ)}: lower tp*pp*dp, or show it more"
+            f"{ask.label}: needs {_gpus(ask.count)}, {_through(len(usable), environ)}{lost}: lower tp*pp*dp, or show "
+            "it more"
         )
     free = [v for v in usable if v.gpu.uuid not in ask.mine]
     if len(free) < ask.count:
@@ -101,7 +111,7 @@ def acquire(
             waited = f" after {now - began:.0f} s" if limit else ""
             raise LaunchError(
                 f"{ask.label}: needs {_gpus(ask.count)}, {len(free) - len(blocked)} free{waited}: "
-                f"{who}\nwhat to do: stop what holds them, make other GPUs visible, or wait with "
+                f"{who}{lost}\nwhat to do: stop what holds them, make other GPUs visible, or wait with "
                 "--llmperf-gpu-wait SECONDS"
             )
         if not said:
@@ -112,38 +122,37 @@ def acquire(
 
 def _try(ask: Ask, usable: Sequence[Visible], inventory: Inventory, folder: Path) -> tuple[Lease | None, list[Blocked]]:
     """A lease, or who was in the way of each GPU. All or nothing, so that two runs never wait for each other's half."""
-    taken: list[tuple[Visible, int]] = []
+    taken: list[tuple[Visible, Lock]] = []
     blocked: list[Blocked] = []
     for v in usable:
         path = folder / f"{re.sub(r'[^A-Za-z0-9.-]', '_', v.gpu.uuid)}.lock"
-        fd = try_lock(path)
-        if fd is None:
-            label, run = _owner(path)
-            blocked.append(Blocked(f"GPU {v.token} is leased to {label}", peer=bool(ask.run) and run == ask.run))
+        lock = try_lock(path)
+        if lock is None:
+            facts = owner(path)
+            peer = bool(ask.run) and facts.get("run") == ask.run
+            blocked.append(Blocked(f"GPU {v.token} is leased to {named(facts)}", peer))
             continue
-        strangers = [h for h in inventory.holders(v.gpu.uuid) if h.mib is None or h.mib > TOLERATED_MIB]
-        if strangers:
-            blocked.append(Blocked(f"GPU {v.token} is held by {', '.join(map(str, strangers))}"))
-            os.close(fd)
+        if trouble := _trouble(v, inventory):
+            blocked.append(Blocked(f"GPU {v.token} {trouble}"))
+            lock.close()
             continue
-        os.ftruncate(fd, 0)
-        owner = {"label": ask.label, "pid": os.getpid(), "run": ask.run, "since": time.time()}
-        os.pwrite(fd, json.dumps(owner).encode(), 0)
-        taken.append((v, fd))
+        lock.sign(label=ask.label, run=ask.run)
+        taken.append((v, lock))
         if len(taken) == ask.count:
-            return Lease(tuple(v for v, _ in taken), tuple(fd for _, fd in taken)), blocked
-    for _, fd in taken:
-        os.close(fd)
+            return Lease(tuple(v for v, _ in taken), tuple(lock for _, lock in taken)), blocked
+    for _, lock in taken:
+        lock.close()
     return None, blocked
 
 
-def _owner(path: Path) -> tuple[str, str]:
-    """Label and run of whoever holds a lock; he may be writing just now."""
+def _trouble(v: Visible, inventory: Inventory) -> str:
+    """Why a GPU that nobody leases cannot be taken; empty when it can."""
     try:
-        facts = json.loads(path.read_text("utf-8"))
-        return f"{facts['label']} of pid {facts['pid']}", str(facts["run"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "another run", ""
+        found = inventory.holders(v.gpu.uuid)
+    except GpuDriverError as e:
+        return f"cannot be seen to be free: {e}"
+    strangers = [h for h in found if h.mib is None or h.mib > TOLERATED_MIB]
+    return f"is held by {', '.join(map(str, strangers))}" if strangers else ""
 
 
 def _gpus(count: int) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.hardware import Inventory
-from pytest_llmperf.server import attach, kept, leases, start
+from pytest_llmperf.server import attach, kept, leases, places, start
 from pytest_llmperf.server.gpu_inventory import system_inventory
 from pytest_llmperf.server.launch import Launch, PoolSettings
 from pytest_llmperf.server.process import Remains
 from pytest_llmperf.server.recipe import digest
 from pytest_llmperf.server.running_server import LAST_WORDS_S, OwnLife, Server
+from pytest_llmperf.server.state import Lock
 from pytest_llmperf.server_config import ServerConfig
 
 __all__ = ["Launch", "PoolSettings", "Server", "ServerPool"]
@@ -46,7 +47,7 @@ class ServerPool:
         self._inventory = inventory
         self._servers: dict[str, Server] = {}
         self._broken: dict[str, str] = {}
-        self._claims: dict[str, int] = {}
+        self._claims: dict[str, Lock] = {}
         self._context = start.Context(settings, self._tell)
 
     def get(self, config: ServerConfig) -> Server:
@@ -79,7 +80,7 @@ class ServerPool:
             lease, old.lease = old.lease, lease
             self._report(old, old.end())
             self._unclaim(former.key)
-        if config.key in self._broken or len(lease.fds) != self._engine(config).gpu_count(config):
+        if config.key in self._broken or len(lease.gpus) != self._engine(config).gpu_count(config):
             lease.close()
             lease = leases.Lease()
         self._raise_if_broken(config)
@@ -115,7 +116,7 @@ class ServerPool:
 
     def _launch(self, config: ServerConfig, lease: leases.Lease) -> Server:
         engine = self._engine(config)
-        if not lease.fds:
+        if not lease.gpus:
             lease = self._lease(config, engine)
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(lease.close)
@@ -196,7 +197,12 @@ class ServerPool:
         if isinstance(life, OwnLife):
             engine = self._engine(launch.config)
             identity = digest(launch.config, engine, self._context.of(engine))
-            kept.record(kept.of(launch, life.process, identity, self.settings.stop_grace), self.settings.state_dir)
+            try:
+                kept.record(kept.of(launch, life.process, identity, self.settings.stop_grace), self.settings.state_dir)
+            except OSError as e:
+                self._note(f"{launch.config.label}: cannot be left up, for no later run would know it: {e}")
+                self._report(server, server.end())
+                return
             life.process.keep()
         self._note(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
 
@@ -206,10 +212,22 @@ class ServerPool:
             self._note(f"{label}: could not be ended: pid {', '.join(map(str, remains.left))} (stuck in the kernel?)")
         if remains.holding:
             self._note(f"{label}: GPU memory still held by pid {', '.join(map(str, remains.holding))} after its end")
+        if remains.unseen:
+            self._note(f"{label}: whether its GPUs are free is not known: their driver (NVML) fails, see `nvidia-smi`")
+        if remains.unclean:
+            self._note(f"{label}: {server.launch.log_path} may hold secrets ({remains.unclean}): remove it")
+        launch = server.launch
+        remote = self._context.of(server.engine).remote and not launch.attached
+        if remote and places.still_up(launch, server.engine):
+            whose = "with the API key of this launch" if launch.endpoint.api_key else "(it was given no API key)"
+            self._note(
+                f"{label}: {launch.endpoint.root_url} still answers {whose} after its launcher was stopped: end it "
+                "where it runs"
+            )
 
     def _unclaim(self, key: str) -> None:
         if key in self._claims:
-            os.close(self._claims.pop(key))
+            self._claims.pop(key).close()
 
     def _tell(self, line: str) -> None:
         self._say(f"[{self.settings.worker}] {line}" if self.settings.worker else line)

@@ -10,18 +10,23 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from pytest_llmperf.server import supervisor
+from pytest_llmperf.server import supervision
 from pytest_llmperf.server.identity import runs
 from pytest_llmperf.server.masking import Environment, Masker
+from pytest_llmperf.server.supervision import tree
+from pytest_llmperf.server.supervision.log_cleaning import clean_log
 
+#: Bytes of a log that are cleaned of secrets in a second, at least.
+CLEANED_PER_S = 20 << 20
 #: Seconds beyond the grace in which a supervisor must have finished killing, apart from the wait for GPUs.
-MARGIN_S = supervisor.KILL_S + 5.0
+MARGIN_S = tree.KILL_S + 5.0
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,13 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class Remains:
-    """What a stop could not end: PIDs still there (in uninterruptible sleep), PIDs still holding GPU memory."""
+    """What a stop could not do: PIDs still there (in uninterruptible sleep), PIDs still holding GPU memory, whether the
+    GPUs' driver failed to tell that, why secrets may still be in the log."""
 
     left: tuple[int, ...] = ()
     holding: tuple[int, ...] = ()
+    unseen: bool = False
+    unclean: str = ""
 
 
 class EngineProcess:
@@ -62,12 +70,15 @@ class EngineProcess:
         self.failed: str | None = None
         self.remains: Remains | None = None
         self.lost = False
+        self._ended = False
+        self._unclean = ""
+        self._inner: int | None = None
         self._seen: dict[int, psutil.Process] = {}
         self._buffer = b""
         log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", supervisor.__file__],
+                [sys.executable, "-I", str(Path(supervision.__file__).parent)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -87,7 +98,7 @@ class EngineProcess:
         s = self.spec
         return {
             "argv": s.argv,
-            "env": {**s.env, supervisor.COOKIE: s.launch_id},
+            "env": {**s.env, tree.COOKIE: s.launch_id},
             "cwd": s.cwd,
             "log": str(s.log),
             "parent": os.getpid(),
@@ -109,6 +120,7 @@ class EngineProcess:
 
     @property
     def supervisor_pid(self) -> int:
+        """The guard's: whatever came from this launch descends from it."""
         return self._supervisor.pid
 
     def poll(self, timeout: float = 0.0) -> bool:
@@ -129,20 +141,25 @@ class EngineProcess:
             if not selector.select(timeout):
                 return False
         chunk = os.read(self._stdout.fileno(), 1 << 16)
-        self.lost = not chunk
+        self._ended = not chunk
+        self.lost = self.lost or (self._ended and self.remains is None)
         self._buffer += chunk
         while b"\n" in self._buffer:
             line, self._buffer = self._buffer.split(b"\n", 1)
             event = json.loads(line)
             match event["event"]:
                 case "started":
-                    self.pid = event["pid"]
+                    self.pid, self._inner = event["pid"], event["supervisor"]
                 case "failed":
                     self.failed = event["error"]
                 case "exited":
-                    self.code = event["code"]
+                    self.code = None if self.lost else event["code"]
                 case "stopped":
-                    self.remains = Remains(tuple(event["left"]), tuple(event["holding"]))
+                    self.remains = Remains(tuple(event["left"]), tuple(event["holding"]), event["unseen"])
+                case "lost":
+                    self.lost = True
+                case "unclean":
+                    self._unclean = event["error"]
         return True
 
     def tree(self) -> list[psutil.Process]:
@@ -150,7 +167,7 @@ class EngineProcess:
         with contextlib.suppress(psutil.Error):
             found = psutil.Process(self.supervisor_pid).children(recursive=True)
             self._seen.update((p.pid, p) for p in found)
-            return found
+            return [p for p in found if p.pid != self._inner]
         return []
 
     def ask_to_stop(self) -> None:
@@ -163,26 +180,38 @@ class EngineProcess:
         if os.getpid() != self._owner:
             return Remains()
         self.ask_to_stop()
-        end = time.monotonic() + self.spec.grace + MARGIN_S + self.spec.gpu_timeout
-        while self.remains is None and not self.lost and (left := end - time.monotonic()) > 0:
-            self._hear(left)
+        self._hear_until(lambda: self.remains is not None, self.spec.grace + MARGIN_S + self.spec.gpu_timeout)
+        if self.remains is not None:
+            self._hear_until(lambda: False, MARGIN_S + self._log_size() / CLEANED_PER_S)
         try:
-            self._supervisor.wait(2.0 if self.remains is not None or self.lost else 0.0)
+            self._supervisor.wait(2.0 if self._ended else 0.0)
         except subprocess.TimeoutExpired:
             self._supervisor.kill()
             self._supervisor.wait()
+            self._unclean = self._unclean or "its guard was killed"
         if self.remains is None:
             self.remains = self._kill_without_supervisor()
+        self.remains = replace(self.remains, unclean=self._unclean)
         for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):
                 pipe.close()
         return self.remains
 
+    def _hear_until(self, enough: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._ended and not enough() and (left := end - time.monotonic()) > 0:
+            self._hear(left)
+
+    def _log_size(self) -> int:
+        with contextlib.suppress(OSError):
+            return self.spec.log.stat().st_size
+        return 0
+
     def _kill_without_supervisor(self) -> Remains:
-        """Somebody killed the supervisor: end what is known of the tree, and whatever carries its cookie."""
+        """Somebody killed guard and supervisor: end what is known of the tree, and whatever carries its cookie."""
         if self.failed is not None:
             return Remains()
-        end = time.monotonic() + supervisor.KILL_S
+        end = time.monotonic() + tree.KILL_S
         while left := self._orphans():
             for p in left:
                 with contextlib.suppress(psutil.Error):
@@ -190,16 +219,17 @@ class EngineProcess:
             if time.monotonic() > end:
                 break
             psutil.wait_procs(left, timeout=0.02)
-        with contextlib.suppress(OSError):
-            text = self.spec.log.read_text("utf-8", "replace")
-            self.spec.log.write_text(self.spec.masker(text), "utf-8")
+        try:
+            clean_log(self.spec.log, self.spec.masker.secrets)
+        except OSError as e:
+            self._unclean = str(e)
         return Remains(left=tuple(p.pid for p in left))
 
     def _orphans(self) -> list[psutil.Process]:
         found = dict(self._seen)
         for p in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if p.environ().get(supervisor.COOKIE) == self.spec.launch_id:
+                if p.environ().get(tree.COOKIE) == self.spec.launch_id:
                     found[p.pid] = p
         return [p for p in found.values() if runs(p)]
 

@@ -58,7 +58,7 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     masker = masker_for(config, command.argv, declared, endpoint.api_key)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return Recipe(
-        argv=places.expand(command.argv, declared, endpoint, config.label),
+        argv=places.expand(command.argv, {**declared, **gpus}, endpoint, config.label, own.command or ()),
         # Unbuffered, or the log would lag behind what happens.
         env=Environment({**inherited, "PYTHONUNBUFFERED": "1", **declared, **gpus}),
         declared=declared,

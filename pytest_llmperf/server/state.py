@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import secrets
 import stat
+import time
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.errors import ConfigError
 
@@ -56,18 +61,68 @@ def write_private(path: Path, text: str) -> None:
         temporary.replace(path)
 
 
-def try_lock(path: Path) -> int | None:
-    """An open descriptor that holds ``path`` locked, or None when somebody else does. Raises ConfigError.
+class Lock:
+    """A file that is held locked. The lock belongs to the open file, not to a process: it lasts until everybody who was
+    handed its descriptor has closed it or died. A fork without exec (``multiprocessing``) would be one of them, so that
+    a child that outlives pytest would keep it: forks let go of it at once."""
 
-    The lock belongs to the open file: it lasts until the last process that was handed the descriptor closes it or dies.
-    """
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        own = weakref.ref(self)  # hooks of forks cannot be taken back: they must not keep every lock alive
+
+        def let_go() -> None:
+            if (lock := own()) is not None:
+                lock.close()
+
+        os.register_at_fork(after_in_child=let_go)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, to hand on. Raises ValueError once closed."""
+        if self._fd is None:
+            raise ValueError("the lock has been given back")
+        return self._fd
+
+    def sign(self, **facts: Any) -> None:
+        """Say in the file who holds it; ``owner`` reads that."""
+        with contextlib.suppress(OSError):  # on a full disk the lock still holds, without a name
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, json.dumps({**facts, "pid": os.getpid(), "since": time.time()}).encode(), 0)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def try_lock(path: Path) -> Lock | None:
+    """``path``, locked, or None when somebody else holds it. Raises ConfigError where locks do not work."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as e:
         raise ConfigError(f"{path} cannot be opened as a lock ({e.strerror}): remove it") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(fd)
         return None
-    return fd
+    except OSError as e:
+        os.close(fd)
+        raise ConfigError(
+            f"{path} cannot be locked ({e.strerror}): name a folder on a disk of this machine in {VARIABLE}"
+        ) from None
+    return Lock(fd)
+
+
+def owner(path: Path) -> Mapping[str, Any]:
+    """What the holder of a lock has signed it with; empty when illegible: he may be writing just now."""
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def named(facts: Mapping[str, Any]) -> str:
+    """Whoever signed a lock, for a message: ``vllm llama of pid 123``."""
+    return f"{facts['label']} of pid {facts['pid']}" if {"label", "pid"} <= facts.keys() else "another run"

@@ -16,50 +16,50 @@ HIP = "HIP_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Visible:
-    """One usable GPU and the ``token`` that names it to the engine, in the dialect the user chose."""
+    """One usable GPU and the ``token`` that names it to the engine.
+
+    A number wherever that is sure (SGLang reads every entry as an integer), the UUID for MIG slices and beside them.
+    """
 
     gpu: Gpu
     token: str
 
 
 def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
-    """The GPUs that the environment leaves, in its order.
+    """The GPUs that the environment leaves and the driver lets us use, in the environment's order.
 
     Raises LaunchError where the environment cannot be read without guessing.
     """
     if not gpus:
         return ()
-    if gpus[0].vendor == "amd":
-        return _amd(gpus, environ)
-    text = environ.get(CUDA)
-    if text is None:
-        sliced = any(g.mig for g in gpus)  # then numbers say different things to different readers
-        return tuple(Visible(g, g.uuid if sliced else str(i)) for i, g in enumerate(gpus))
-    return _take(CUDA, text, gpus, environ)
+    amd = gpus[0].vendor == "amd"
+    kept = _amd(gpus, environ) if amd else _take(CUDA, environ[CUDA], gpus, environ) if CUDA in environ else tuple(gpus)
+    # Beside slices, numbers say different things to different readers; beside a GPU that is lost they may as well.
+    by_uuid = any(g.mig for g in gpus) or ("GPU-" in environ.get(CUDA, "") and any(g.refused for g in gpus))
+    return tuple(Visible(g, g.uuid if by_uuid else str(list(gpus).index(g))) for g in kept if not g.refused)
 
 
-def _amd(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
+def _amd(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """HIP (and CUDA, its alias there) counts within what ROCR leaves; engines are told through ROCR alone."""
-    kept: Sequence[Gpu] = gpus
+    kept = tuple(gpus)
     if ROCR in environ:
-        kept = [v.gpu for v in _take(ROCR, environ[ROCR], gpus, environ)]
+        kept = _take(ROCR, environ[ROCR], gpus, environ)
     for name in (HIP, CUDA):
         if name in environ:
-            kept = [v.gpu for v in _take(name, environ[name], kept, environ)]
-            break
-    return tuple(Visible(g, str(list(gpus).index(g))) for g in kept)
+            return _take(name, environ[name], kept, environ)
+    return kept
 
 
-def _take(name: str, text: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Visible, ...]:
+def _take(name: str, text: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[Gpu, ...]:
     """As the drivers do: stop at the first entry that names no GPU; a GPU named twice leaves none."""
-    taken: list[Visible] = []
+    taken: list[Gpu] = []
     for token in (part.strip() for part in text.split(",")):
         gpu = _named(name, token, gpus, environ)
         if gpu is None:
             break
-        if any(v.gpu == gpu for v in taken):
+        if gpu in taken:
             return ()
-        taken.append(Visible(gpu, token))
+        taken.append(gpu)
     return tuple(taken)
 
 
@@ -77,10 +77,10 @@ def _check_numbers(name: str, gpus: Sequence[Gpu], environ: Mapping[str, str]) -
     """CUDA numbers unlike GPUs by speed unless told otherwise: a number then means another GPU than the driver's."""
     if any(g.mig for g in gpus):
         raise LaunchError(f"{name} uses numbers, but a GPU of this host is sliced (MIG): name GPUs and slices by UUID")
-    unlike = len({g.name for g in gpus}) > 1
-    if name == CUDA and unlike and gpus[0].vendor == "nvidia" and environ.get(ORDER) != "PCI_BUS_ID":
+    names = sorted({g.name for g in gpus if not g.refused})
+    if name == CUDA and len(names) > 1 and gpus[0].vendor == "nvidia" and environ.get(ORDER) != "PCI_BUS_ID":
         raise LaunchError(
-            f"{CUDA} uses numbers, but this host's GPUs differ ({', '.join(sorted({g.name for g in gpus}))}) and CUDA "
+            f"{CUDA} uses numbers, but this host's GPUs differ ({', '.join(names)}) and CUDA "
             f"numbers those by speed: set {ORDER}=PCI_BUS_ID, or name GPUs by UUID"
         )
 

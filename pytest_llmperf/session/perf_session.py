@@ -111,7 +111,10 @@ class PerfSession:
     @cached_property
     def hardware(self) -> Hardware:
         """What this host is, as far as a baseline cares."""
-        return hardware()
+        found = hardware()
+        if found.problem:
+            self.say(f"GPUs: {found.problem}")
+        return found
 
     @cached_property
     def pool_settings(self) -> PoolSettings:
@@ -205,7 +208,8 @@ class PerfSession:
         ledger = self._ledgers.setdefault(launch.id, PromptLedger(nonce))
         run = load if workload.requests is not None or workload.seconds is not None else stream
         say = partial(self._measuring, test.in_round)
-        with _blaming(test, launch.config), measuring(self.state_dir, not self.options.parallel_measure):
+        turn = measuring(self.state_dir, test.nodeid, self.say, not self.options.parallel_measure)
+        with _blaming(test, launch.config), turn:
             server.check(LAST_WORDS_S if launch.attached else 0.0)
             started = time.monotonic()
             result = run(Connection.to(server), workload, seed=f"{test.test}:{launch.id}", say=say, reuse=ledger)

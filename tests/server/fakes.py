@@ -24,6 +24,7 @@ from pytest_llmperf.engines.base import (
     Translation,
 )
 from pytest_llmperf.engines.sglang import sglang_read
+from pytest_llmperf.errors import GpuDriverError
 from pytest_llmperf.hardware import Gpu, Holder, Inventory
 from pytest_llmperf.server.pool import PoolSettings, ServerPool
 from pytest_llmperf.server_config import ServerConfig
@@ -134,7 +135,8 @@ def alive(pids: Iterable[int]) -> list[int]:
 
 
 class FileInventory:
-    """GPUs as a JSON file tells: ``{"gpus": [uuid, ...], "holders": {uuid: [[pid, name, mib], ...]}}``."""
+    """GPUs as a JSON file tells: ``{"gpus": [uuid, ...], "holders": {uuid: [[pid, name, mib], ...]}}``; its ``fails``
+    is why no holders can be told."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -146,7 +148,10 @@ class FileInventory:
         return tuple(Gpu(u, "Fake H200", 141_000, "9.0", driver="999.1") for u in self._facts()["gpus"])
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
-        return tuple(Holder(*h) for h in self._facts().get("holders", {}).get(uuid, ()))
+        facts = self._facts()
+        if "fails" in facts:
+            raise GpuDriverError(facts["fails"])
+        return tuple(Holder(*h) for h in facts.get("holders", {}).get(uuid, ()))
 
 
 class Driver:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from pytest_llmperf.errors import GpuDriverError
 from pytest_llmperf.hardware import Gpu, Holder, interconnect
 from pytest_llmperf.server.amd import Kfd
 from pytest_llmperf.server.gpu_inventory import hardware
 from pytest_llmperf.server.nvidia import NvmlInventory
+from pytest_llmperf.server.visible import visible
 
 H200 = {"uuid": "GPU-aaaa", "name": "NVIDIA H200", "mib": 143771, "capability": [9, 0]}
 SLICED = {
@@ -27,7 +29,7 @@ SLICED = {
         {"uuid": "MIG-2222", "name": "NVIDIA H200 MIG 1g.18gb", "mib": 16384},
     ],
 }
-Driver = Callable[[list[Mapping[str, Any]]], None]
+Driver = Callable[..., None]
 
 
 @pytest.fixture
@@ -36,8 +38,8 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Driver:
     monkeypatch.syspath_prepend(str(Path(__file__).with_name("fake_driver")))
     monkeypatch.delitem(sys.modules, "pynvml", raising=False)
 
-    def put(gpus: list[Mapping[str, Any]]) -> None:
-        (tmp_path / "nvml.json").write_text(json.dumps({"driver": "580.1", "gpus": gpus}))
+    def put(gpus: list[Mapping[str, Any]], **fails: str) -> None:
+        (tmp_path / "nvml.json").write_text(json.dumps({"driver": "580.1", "gpus": gpus, "fails": fails}))
         monkeypatch.setenv("LLMPERF_TEST_NVML", str(tmp_path / "nvml.json"))
 
     return put
@@ -100,9 +102,66 @@ def test_no_driver_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert NvmlInventory().holders("GPU-aaaa") == ()
 
 
-def test_no_binding_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_binding_no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert NvmlInventory().gpus() == ()
+    assert NvmlInventory(tmp_path).gpus() == ()
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(GpuDriverError, match=r"has NVIDIA GPUs, but .* fails: .*pynvml"):
+        NvmlInventory(tmp_path).gpus()
+
+
+@pytest.mark.parametrize(
+    ("function", "error"), [("nvmlInit", "LibRmVersionMismatch"), ("nvmlDeviceGetCount", "Unknown")]
+)
+def test_a_driver_that_fails_where_there_are_gpus_is_an_error_and_a_note(
+    driver: Driver, tmp_path: Path, function: str, error: str
+) -> None:
+    """Seen after an unattended update of the driver: every GPU is gone from NVML, none from the machine."""
+    devices = tmp_path / "dev"
+    devices.mkdir()
+    for name in ("nvidia0", "nvidiactl"):
+        (devices / name).touch()
+    driver([H200], **{function: error})
+    inventory = NvmlInventory(devices)
+    with pytest.raises(GpuDriverError, match=rf"\(NVML\) fails: {error}\nwhat to do: see what `nvidia-smi` says"):
+        inventory.gpus()
+    here = hardware(inventory)
+    assert here.gpus == ()
+    assert error in here.problem
+
+
+def test_control_devices_alone_are_no_gpus(driver: Driver, tmp_path: Path) -> None:
+    driver([], nvmlInit="DriverNotLoaded")
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (tmp_path / name).touch()
+    assert NvmlInventory(tmp_path).gpus() == ()
+
+
+def test_a_lost_gpu_keeps_its_place_and_one_that_is_not_for_us_has_none(driver: Driver) -> None:
+    lost = {**H200, "uuid": "GPU-lost", "fails": {"nvmlDeviceGetHandleByIndex": "GpuIsLost"}}
+    kept_away = {**H200, "uuid": "GPU-else", "fails": {"nvmlDeviceGetHandleByIndex": "NoPermission"}}
+    last = {**H200, "uuid": "GPU-cccc"}
+    driver([kept_away, H200, lost, last])
+    found = NvmlInventory().gpus()
+    assert [(g.uuid, g.refused) for g in found] == [("GPU-aaaa", ""), ("", "GpuIsLost"), ("GPU-cccc", "")]
+    assert [v.token for v in visible(found, {})] == ["0", "2"]
+    assert [v.token for v in visible(found, {"CUDA_VISIBLE_DEVICES": "1,2"})] == ["2"]
+    assert [v.token for v in visible(found, {"CUDA_VISIBLE_DEVICES": "GPU-c"})] == ["GPU-cccc"]
+    here = hardware(NvmlInventory())
+    assert [g.uuid for g in here.gpus] == ["GPU-aaaa", "GPU-cccc"]
+    assert here.problem == "GPU 2: GpuIsLost"
+    driver([lost])
+    with pytest.raises(GpuDriverError, match="GPU 0: GpuIsLost"):
+        NvmlInventory().gpus()
+
+
+def test_holders_that_cannot_be_read_are_not_none(driver: Driver) -> None:
+    driver([{**H200, "fails": {"nvmlDeviceGetComputeRunningProcesses": "Unknown"}}])
+    with pytest.raises(GpuDriverError, match="Unknown"):
+        NvmlInventory().holders("GPU-aaaa")
+    without_account = {k: v for k, v in H200.items() if k != "mib"}
+    driver([{**without_account, "fails": {"nvmlDeviceGetComputeRunningProcesses": "NotSupported"}}])
+    assert NvmlInventory().holders("GPU-aaaa") == ()
 
 
 def test_this_host() -> None:

@@ -10,13 +10,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pytest_llmperf.errors import LaunchError
 from pytest_llmperf.server import leases
 from pytest_llmperf.server.leases import Ask, Lease
+from pytest_llmperf.server.nvidia import NvmlInventory
 from tests.server.fakes import Driver, FileInventory, Pools, config, until
 
+#: Seconds in which a killed run must have freed its GPUs.
+PROMISE_S = 15.0
 UUIDS = ("GPU-aaaa", "GPU-bbbb")
 
 
@@ -119,6 +123,29 @@ def test_waiting_for_oneself_is_refused_at_once(inventory: FileInventory, tmp_pa
 def test_a_host_without_gpus_leases_none(inventory: FileInventory, tmp_path: Path) -> None:
     inventory.path.write_text(json.dumps({"gpus": []}))
     assert acquire(ask(8), inventory, tmp_path) == Lease()
+
+
+def test_a_gpu_whose_holders_cannot_be_told_is_not_free(inventory: FileInventory, tmp_path: Path) -> None:
+    inventory.path.write_text(json.dumps({"gpus": UUIDS, "fails": "GPU is lost"}))
+    with pytest.raises(LaunchError, match="GPU 0 cannot be seen to be free: GPU is lost"):
+        acquire(ask(), inventory, tmp_path)
+
+
+def test_a_driver_that_fails_leases_nothing_and_says_to_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(LaunchError, match="vllm llama: needs 2 GPUs, and this machine has NVIDIA GPUs, but"):
+        leases.acquire(ask(2), NvmlInventory(tmp_path), tmp_path / "state", {}, print)
+
+
+def test_a_fork_that_outlives_pytest_keeps_no_lease(pools: Pools, inventory: FileInventory, tmp_path: Path) -> None:
+    driver = Driver(folder=tmp_path, configs=[{"engine": "fakegpu", "tp": 2}], inventory=inventory.path, fork=True)
+    (fork,) = (p for p in psutil.Process(driver.process.pid).children() if p.cmdline()[-1] == driver.process.args[-1])
+    driver.kill()
+    assert fork.is_running()
+    pools(inventory, gpu_wait=PROMISE_S).get(config(engine="fakegpu", tp=2))
+    assert fork.is_running()
+    fork.kill()
 
 
 def test_a_hostile_lock_file_is_no_traceback(inventory: FileInventory, tmp_path: Path) -> None:

@@ -9,14 +9,16 @@ import shlex
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.engines.base import Endpoint, EngineSettings
 from pytest_llmperf.errors import LaunchError
+from pytest_llmperf.server import places
 from pytest_llmperf.server.places import expand
-from tests.server.fakes import FAKE, Pools, alive, config, pids_in
+from tests.server.fakes import FAKE, FileInventory, Pools, alive, config, pids_in, until
 
 HERE = Endpoint("127.0.0.1", 1, api_key="sk-launch")
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "multi-node.md"
@@ -56,6 +58,64 @@ def test_ssh_that_would_drop_variables_is_refused() -> None:
     assert expand(["ssh", "-oSendEnv=NCCL_*", "box", "python"], {"NCCL_PROTO": "LL"}, HERE, "vllm m")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["docker", "run", "--rm", "image", "vllm"],
+        ["sudo", "-E", "/usr/bin/podman", "run", "image", "vllm"],
+        ["nerdctl", "run", "image", "vllm"],
+        ["timeout", "600", "kubectl", "exec", "pod", "--", "vllm"],
+        ["sshpass", "-e", "/usr/bin/ssh", "box", "vllm"],
+        ["sudo", "vllm"],
+        ["docker", "run", "-e", "NCCL_ALGO", "--env=OTHER", "image", "vllm"],
+    ],
+)
+def test_launchers_that_would_drop_variables_are_refused(command: list[str]) -> None:
+    with pytest.raises(LaunchError, match=r"vllm m: \w+ would not carry NCCL_PROTO to the engine: put '{env}'"):
+        expand(command, {"NCCL_PROTO": "LL"}, HERE, "vllm m")
+    assert expand(command, {}, HERE, "vllm m")
+    assert expand([*command[:-1], "{env}", "vllm"], {"NCCL_PROTO": "LL"}, HERE, "vllm m")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["docker", "run", "-e", "NCCL_PROTO", "image", "vllm"],
+        ["podman", "run", "--env=NCCL_PROTO", "image", "vllm"],
+        ["podman", "run", "--env-host", "image", "vllm"],
+        ["sudo", "-E", "vllm"],
+        ["apptainer", "exec", "image.sif", "vllm"],
+    ],
+)
+def test_launchers_that_carry_variables_are_left_alone(command: list[str]) -> None:
+    assert expand(command, {"NCCL_PROTO": "LL"}, HERE, "vllm m") == tuple(command)
+
+
+def test_a_value_that_is_called_like_a_launcher_is_none() -> None:
+    argv = ["vllm", "serve", "models/docker"]
+    assert expand(argv, {"NCCL_PROTO": "LL"}, HERE, "vllm m", argv[:2]) == tuple(argv)
+
+
+@pytest.mark.parametrize(
+    "ssh",
+    [
+        ["ssh", "box"],
+        ["ssh", "-tt", "-p", "22", "-oUser=me", "-vi", "key", "--", "box"],
+        ["sshpass", "-f", "secret", "/usr/bin/ssh", "-J", "jump", "box"],
+    ],
+)
+def test_words_behind_a_host_are_quoted_without_a_placeholder_too(ssh: list[str]) -> None:
+    words = ["vllm", "serve", "--speculative-config", '{"method": "ngram"}', "--served-model-name=a b"]
+    argv = expand([*ssh, *words], {}, HERE, "vllm m")
+    assert list(argv[: len(ssh)]) == ssh
+    assert shlex.split(" ".join(argv[len(ssh) :])) == words
+
+
+def test_what_stands_before_the_placeholder_is_the_other_shells() -> None:
+    argv = expand(["ssh", "box", "cd /opt &&", "{env}", "vllm", "a b"], {"A": "1 2"}, HERE, "vllm m")
+    assert argv == ("ssh", "box", "cd /opt &&", "env", "'A=1 2'", "vllm", "'a b'")
+
+
 def test_secrets_do_not_go_into_process_lists() -> None:
     with pytest.raises(LaunchError, match="HF_TOKEN would show in the process lists") as caught:
         expand(["ssh", "box", "{env}", "python"], {"HF_TOKEN": "hf_verysecret123"}, HERE, "vllm m")
@@ -82,6 +142,57 @@ def test_a_server_behind_ssh(pools: Pools, tmp_path: Path) -> None:
     server.check()
     pool.close()
     assert alive(pids_in(tmp_path / "pids")["main"]) == []
+    assert pool.notices == []
+
+
+CLIENT = """#!/bin/sh
+# A client of a daemon, which runs the container whatever becomes of the client.
+while [ "$1" != image ]; do shift; done; shift
+for word; do printf '%s\\n' "$word"; done > "$ASKED.part" && mv "$ASKED.part" "$ASKED"
+exec sleep 60
+"""
+
+
+def test_a_container_that_outlives_its_client_is_said(
+    pools: Pools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places.still_up, "__defaults__", (0.3,))
+    monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    containers: list[subprocess.Popen[bytes]] = []
+
+    def daemon() -> None:
+        until((tmp_path / "asked").exists)
+        containers.append(subprocess.Popen((tmp_path / "asked").read_text().splitlines()))
+
+    running = threading.Thread(target=daemon)
+    running.start()
+    docker = program(tmp_path / "docker", CLIENT)
+    own = EngineSettings(command=(docker, "run", "image", "{env}", sys.executable, str(FAKE)), remote=True)
+    pool = pools(engines={"fake": own})
+    server = pool.get(config())
+    running.join()
+    pool.close()
+    containers[0].kill()
+    containers[0].wait()
+    assert pool.notices == [
+        f"{server.launch.config.label}: {server.launch.endpoint.root_url} still answers with the API key of this "
+        "launch after its launcher was stopped: end it where it runs"
+    ]
+
+
+def test_a_lease_reaches_an_engine_behind_a_launcher(pools: Pools, tmp_path: Path) -> None:
+    (tmp_path / "gpus.json").write_text(json.dumps({"gpus": ["GPU-a", "GPU-b"]}))
+    podman = program(tmp_path / "podman", '#!/bin/sh\nshift 2\nexec env -i PATH="$PATH" "$@"\n')
+    asked = config(engine="fakegpu", launch_log=tmp_path / "launches")
+    for words in ([], ["{env}"]):
+        own = EngineSettings(command=(podman, "run", "image", *words, sys.executable, str(FAKE)))
+        pool = pools(FileInventory(tmp_path / "gpus.json"), engines={"fakegpu": own})
+        if words:
+            pool.get(asked)
+        else:
+            with pytest.raises(LaunchError, match="podman would not carry CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES"):
+                pool.get(asked)
+    assert json.loads((tmp_path / "launches").read_text())["env"]["CUDA_VISIBLE_DEVICES"] == "0"
 
 
 def test_a_remote_server_that_is_not_ours_is_known_by_its_key(pools: Pools) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -158,6 +159,19 @@ def test_a_stopped_process_is_ended_too(start: Starts) -> None:
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     assert process.stop() == Remains()
     assert alive([pid]) == []
+
+
+def test_gpus_whose_driver_fails_during_the_stop_are_not_called_free(
+    start: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).with_name("fake_driver")), *sys.path])
+    monkeypatch.setenv("LLMPERF_TEST_NVML", str(tmp_path / "nvml.json"))
+    facts = {"gpus": [{"uuid": "GPU-aaaa"}]}
+    (tmp_path / "nvml.json").write_text(json.dumps(facts))
+    process = start("import time; time.sleep(60)", gpus=("GPU-aaaa",), gpu_timeout=0.2)
+    until(lambda: process.poll(0.1) and process.pid)
+    (tmp_path / "nvml.json").write_text(json.dumps({**facts, "fails": {"nvmlInit": "Unknown"}}))
+    assert process.stop() == Remains(unseen=True)
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no shared memory to look at")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.server.state import VARIABLE, private_dir, state_dir, try_lock, write_private
+from pytest_llmperf.server.state import VARIABLE, Lock, owner, private_dir, state_dir, try_lock, write_private
 
 
 def mode(path: Path) -> int:
@@ -66,18 +68,61 @@ def test_files_are_private_and_replaced_in_one_step(tmp_path: Path) -> None:
 
 def test_a_lock_outlives_its_taker_in_whoever_was_handed_the_descriptor(tmp_path: Path) -> None:
     path = tmp_path / "gpu.lock"
-    fd = try_lock(path)
-    assert fd is not None
+    lock = try_lock(path)
+    assert lock is not None
     assert mode(path) == 0o600
     code = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", code], pass_fds=[fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code], pass_fds=[lock.fd], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as heir:
         assert heir.stdout is not None
         heir.stdout.readline()
-        os.close(fd)
+        lock.close()
         assert try_lock(path) is None
         heir.kill()
     again = try_lock(path)
     assert again is not None
-    os.close(again)
+    again.close()
+
+
+def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
+    """As ``multiprocessing`` forks: no exec closes anything, and the child may outlive us."""
+    lock = try_lock(tmp_path / "gpu.lock")
+    assert lock is not None
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        here.close()
+        there.send(b"up")
+        there.recv(1)
+        os._exit(0)
+    there.close()
+    here.recv(2)
+    try:
+        assert try_lock(tmp_path / "gpu.lock") is None, "the fork gave its parent's lock away"
+        lock.close()
+        again = try_lock(tmp_path / "gpu.lock")
+        assert again is not None
+        again.close()
+    finally:
+        here.close()
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_locks_that_do_not_work_are_not_taken_for_busy_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(ConfigError, match=f"gpu.lock cannot be locked \\({os.strerror(number)}\\).*{VARIABLE}"):
+        try_lock(tmp_path / "gpu.lock")
+
+
+def test_a_full_disk_takes_the_name_from_a_lock_and_not_its_hold() -> None:
+    lock = Lock(os.open("/dev/full", os.O_RDWR))
+    lock.sign(label="vllm m")
+    lock.close()
+    assert owner(Path("/dev/null")) == {}

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_llmperf.errors import ServerDiedError
 from pytest_llmperf.server.running_server import OwnLife, Server
-from tests.server.fakes import Driver, Pools, alive, config, pids_in, until
+from tests.server.fakes import FAKE, Driver, Pools, alive, config, pids_in, until
 
 #: The promise: nothing is left after this many seconds.
 PROMISE_S = 10.0
@@ -38,9 +38,14 @@ def launch_facts(path: Path) -> Any:
     return json.loads(path.read_text().splitlines()[-1])
 
 
-def supervisor_of(server: Server) -> psutil.Process:
+def guard_of(server: Server) -> psutil.Process:
     assert isinstance(server.life, OwnLife)
     return psutil.Process(server.life.process.supervisor_pid)
+
+
+def supervisor_of(server: Server) -> psutil.Process:
+    (supervisor,) = guard_of(server).children()
+    return supervisor
 
 
 def test_killed_pytest_leaves_nothing(tmp_path: Path) -> None:
@@ -126,6 +131,7 @@ def test_engine_and_supervisor_have_sessions_of_their_own(pools: Pools, tmp_path
     supervisor = supervisor_of(server)
     assert facts["sid"] == facts["pgid"] == facts["pid"]
     assert len({facts["sid"], os.getsid(supervisor.pid), os.getsid(0)}) == 3
+    assert os.getsid(guard_of(server).pid) == os.getsid(supervisor.pid)
     assert facts["ppid"] == supervisor.pid
 
 
@@ -152,21 +158,50 @@ def test_an_engine_that_dies_takes_its_children_along_and_check_tells_why(pools:
     assert str(server.launch.log_path) in str(died.value)
 
 
-def test_a_killed_supervisor_leaves_nothing_either(pools: Pools, tmp_path: Path) -> None:
+@pytest.mark.parametrize("which", [[guard_of], [supervisor_of], [guard_of, supervisor_of]])
+def test_a_killed_guard_or_supervisor_leaves_nothing_either(
+    pools: Pools, tmp_path: Path, which: list[Callable[[Server], psutil.Process]]
+) -> None:
     pids = tmp_path / "pids"
-    server = pools(stop_grace=1.0).get(config(deaf=1, children=1, orphans=1, pids_file=pids))
-    supervisor_of(server).kill()
+    secret = {"env": {"HF_TOKEN": "hf_verysecret123"}, "log_secrets": 1}
+    server = pools(stop_grace=1.0).get(config(deaf=1, children=1, orphans=1, pids_file=pids, **secret))
+    path = server.launch.log_path
+    assert path is not None
+    assert "hf_verysecret123" in path.read_text()
+    for process in [find(server) for find in which]:
+        process.kill()
     until(lambda: server.life.ended(0.1))
     with pytest.raises(ServerDiedError, match="supervisor was killed"):
         server.check()
     server.stop()
     assert gone(pids, 3)()
+    assert "hf_verysecret123" not in path.read_text()
 
 
-def test_a_supervisor_asked_to_end_stops_its_tree(pools: Pools, tmp_path: Path) -> None:
+def test_pytest_and_supervisor_killed_together_leave_nothing(tmp_path: Path) -> None:
+    """Behind a wrapper the kernel's word to the engine (PDEATHSIG) reaches the wrapper alone."""
+    pids, wrapper = tmp_path / "pids", tmp_path / "wrapper"
+    wrapper.write_text('#!/bin/sh\n"$@" & wait\n')
+    wrapper.chmod(0o755)
+    asked = {"pids_file": str(pids), "children": 1, "child_deaf": 1, "deaf": 1, "orphans": 1}
+    secret = {"env": {"HF_TOKEN": "hf_verysecret123"}, "log_secrets": 1}
+    driver = Driver(folder=tmp_path, configs=[{**asked, **secret}], command=[str(wrapper), sys.executable, str(FAKE)])
+    (guard,) = psutil.Process(driver.process.pid).children()
+    guard.children()[0].kill()
+    driver.kill()
+    until(gone(pids, 3), PROMISE_S)
+    guard.wait(PROMISE_S)
+    (log,) = (tmp_path / "logs").glob("*.log")
+    assert "HF_TOKEN=***" in log.read_text()
+
+
+@pytest.mark.parametrize("asked", [guard_of, supervisor_of])
+def test_a_supervisor_asked_to_end_stops_its_tree(
+    pools: Pools, tmp_path: Path, asked: Callable[[Server], psutil.Process]
+) -> None:
     pids = tmp_path / "pids"
     server = pools().get(config(children=1, pids_file=pids))
-    supervisor_of(server).terminate()
+    asked(server).terminate()
     until(gone(pids, 2), PROMISE_S)
     assert server.life.ended(2.0) is not None
 

@@ -49,9 +49,12 @@ def test_slices_go_by_id() -> None:
         visible(SLICES, {"CUDA_VISIBLE_DEVICES": "1"})
 
 
-def test_the_users_dialect_is_passed_on() -> None:
+def test_whole_gpus_are_handed_over_as_numbers_and_slices_by_id() -> None:
+    """SGLang reads each entry as an integer, whatever the user wrote."""
     by_uuid = visible(FOUR, {"CUDA_VISIBLE_DEVICES": "GPU-bbb,GPU-a"})
-    assert variables(by_uuid) == {"CUDA_VISIBLE_DEVICES": "GPU-bbb,GPU-a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert variables(by_uuid) == {"CUDA_VISIBLE_DEVICES": "1,0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    beside_slices = visible(SLICES, {"CUDA_VISIBLE_DEVICES": "GPU-bbb"})
+    assert variables(beside_slices)["CUDA_VISIBLE_DEVICES"] == "GPU-bbbbbbbb-0000"
     assert variables(visible(FOUR, {})[1:3])["CUDA_VISIBLE_DEVICES"] == "1,2"
     assert variables(visible(SLICES, {})[1:2])["CUDA_VISIBLE_DEVICES"] == "MIG-1111-0"
     assert variables(()) == {}
