@@ -126,7 +126,7 @@ def test_progress_is_told_as_plain_lines_or_on_one_line(pools: Pools) -> None:
     assert any("loading weights" in line for line in pools.said)
     assert len(pools.said) < 10
     pools.said.clear()
-    pools(plain_progress=False).get(config(start_s=1.4, start_tick_s=0.2))
+    pools(plain_progress=False).get(config(start_s=2.6, start_tick_s=0.2))
     assert all(line.startswith("fake fake-model: ") for line in pools.said)
     assert any("loading weights" in line for line in pools.said)
 
