@@ -19,7 +19,7 @@ from .prior import Prior
 
 #: What the prior is worth here, in launches, and how many times its spread is expected: the level then holds up to
 #: ``STEADY`` times that spread (at the gate's 4 and 1 it was 7-13 % there, for 5 % claimed).
-WORTH, EXPECTED, STEADY = 1.0, 1.5, 2.0
+WORTH, EXPECTED, STEADY = 1.0, 1.75, 2.0
 #: Pairs of launches before the first look: one ABBA block.
 FIRST_LOOK = 2
 
