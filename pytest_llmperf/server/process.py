@@ -17,10 +17,9 @@ from typing import Any
 
 import psutil
 
-from pytest_llmperf.server import supervision
 from pytest_llmperf.server.identity import runs
 from pytest_llmperf.server.masking import Environment, Masker
-from pytest_llmperf.server.supervision import tree
+from pytest_llmperf.server.supervision import entry, tree
 from pytest_llmperf.server.supervision.log_cleaning import clean_log
 
 #: Bytes of a log that are cleaned of secrets in a second, at least.
@@ -78,7 +77,7 @@ class EngineProcess:
         log = os.open(spec.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", str(Path(supervision.__file__).parent)],
+                [sys.executable, "-I", entry.__file__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,6 +1,6 @@
 """The two processes that own one engine: start it, report on it, and leave nothing of it behind.
 
-Run by path (``python -I supervision``) in a session of its own, so this folder must stand alone: standard library at
+Run by path (``python -I entry.py``) in a session of its own, so this folder must stand alone: standard library at
 the top, psutil and pynvml from the ``sys_path`` that it is handed (pytest's own). It speaks JSON lines.
 
 The first process is the *guard*. It forks the *supervisor*, which starts the engine and does all the work. Should

@@ -1,4 +1,4 @@
-"""``python -I /path/to/supervision``: the folder as a package of its own, without the package that it lies in."""
+"""``python -I entry.py``: this folder as a package of its own, without the package that it lies in."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     __package__ = "supervision"
     from .guard import main
 
