@@ -10,7 +10,9 @@ import pytest
 
 from docs.gen_reference import hook_words
 from pytest_llmperf import hookspecs
+from pytest_llmperf.cli import cmd_inspect
 from pytest_llmperf.cli.main import main
+from tests.conftest import StartFake
 from tests.plugin.conftest import SUITE, Project
 
 HOOKS = [hook for name, hook in vars(hookspecs).items() if name.startswith("pytest_llmperf_")]
@@ -47,6 +49,25 @@ def test_ab_knows_the_engines_of_plugins(project: Project, capsys: pytest.Captur
     assert ["--weight-format" in x["argv"] for x in project.base.launches] == [False, True]
     assert main(["ab", "--engine", "ourfrok", "--model", "m"]) == 4
     assert "--engine ourfrok: no such engine (did you mean 'ourfork'?)" in capsys.readouterr().err
+
+
+def test_inspect_asks_the_adapter_that_replaces_ours(project: Project, fake_server: StartFake) -> None:
+    project.suite(
+        """
+from pytest_llmperf.engines.base import EffectiveConfig
+from pytest_llmperf.engines.sglang import SGLang
+
+class Fork(SGLang):
+    def effective(self, config, probe):
+        return EffectiveConfig(engine_version="of the fork")
+
+def pytest_llmperf_engines(config):
+    return Fork()
+""",
+        "conftest.py",
+    )
+    found = cmd_inspect.resolved("sglang", fake_server("sglang").root_url, None)
+    assert found.settings == {"engine_version": "of the fork"}
 
 
 @pytest.mark.parametrize(
