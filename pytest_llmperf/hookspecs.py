@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def pytest_llmperf_engines(config: pytest.Config) -> Iterable[Engine]:
     """Return engine adapters to add; one with the name of a built-in engine replaces it.
 
-    ``llmperf ab`` knows them too, ``llmperf inspect --running`` those that replace one. A fork of vLLM with a flag and a
-    name of its own::
+    ``llmperf ab`` knows them too, ``llmperf inspect --running`` those that replace one. A fork of vLLM with a flag
+    and a name of its own::
 
         from pytest_llmperf.engines.vllm import VLLM
 
