@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,16 +344,25 @@ def _limit_words() -> Iterator[tuple[str, str]]:
 
 def _hooks() -> str:
     found = [f for name, f in vars(hookspecs).items() if name.startswith("pytest_llmperf_")]
-    parts = "".join(
-        f"## `{f.__name__}{str(inspect.signature(f)).replace(chr(39), '')}`\n\n{_prose(inspect.getdoc(f) or '')}\n\n"
-        for f in found
-    )
+    parts = ""
+    for f in found:
+        prose, example = hook_words(f)
+        signature = str(inspect.signature(f)).replace("'", "")
+        parts += f"## `{f.__name__}{signature}`\n\n{_prose(prose)}\n\n```python\n{example}```\n\n"
     return f"""# Hooks
 
-For plugins and for the conftest.py at the root. A worked example is `examples/third_party_engine/`; see
+For plugins and for the conftest.py at the root. Installable as a plugin is `examples/third_party_engine/`; see
 [write an engine adapter](../how-to/write-an-engine.md).
 
 {parts}"""
+
+
+def hook_words(hook: Callable[..., Any]) -> tuple[str, str]:
+    """What a hook's docstring says, and its worked example. Raises ``LookupError`` where it has none."""
+    prose, colons, example = (inspect.getdoc(hook) or "").partition("::\n\n")
+    if not colons:
+        raise LookupError(f"{hook.__name__}: its docstring has no worked example")
+    return f"{prose}:", f"{textwrap.dedent(example).strip()}\n"
 
 
 def _command() -> str:

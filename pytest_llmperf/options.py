@@ -54,6 +54,8 @@ OPTIONS = (
            "LLMPERF_API_KEY)", metavar="URL"),
     Option("json", ("--llmperf-json",), "Write the results as JSON", metavar="PATH"),
     Option("html", ("--llmperf-html",), "Write a self-contained HTML report", metavar="PATH"),
+    Option("export", ("--llmperf-export",), "Write the results in a format that `llmperf export` knows, a "
+           "plugin's too; repeat for several", (), many=True, metavar="NAME=PATH"),
     Option("confirm", ("--llmperf-confirm",), "Fresh launches that confirm a suspect before it fails (0: one look "
            "decides)", 2, int, metavar="N", least=0),
     Option("inconclusive", ("--llmperf-inconclusive",), "What an inconclusive verdict does to its test", "skip",
@@ -130,6 +132,8 @@ class Options:
     url: str | None
     json: Path | None
     html: Path | None
+    export: tuple[tuple[str, Path], ...]
+    """Report formats by name, and where each goes."""
     confirm: int
     inconclusive: str
     level: float
@@ -182,8 +186,8 @@ class Options:
             )
         if self.accept_regression and not self.update:
             raise ConfigError("--accept-regression does nothing alone: add --update-baselines")
-        if self.html and importlib.util.find_spec("jinja2") is None:
-            raise ConfigError("--llmperf-html needs jinja2: python -m pip install 'pytest-llmperf[report]'")
+        if (self.html or "html" in dict(self.export)) and importlib.util.find_spec("jinja2") is None:
+            raise ConfigError("an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'")
         if self.url and self.launches > 1:
             raise ConfigError(
                 f"--launches {self.launches} needs fresh launches, and --llmperf-url attaches to a server that this "
@@ -232,6 +236,8 @@ def _value(config: pytest.Config, option: Option, table: Mapping[str, Any], wher
         value, base = _checked(option, table[option.name], f"{where}: {option.name}"), config.rootpath
     else:
         value, base = option.default, config.rootpath
+    if option.name == "export":
+        return tuple((name, base / Path(path).expanduser()) for name, _, path in (x.partition("=") for x in value))
     return base / Path(value).expanduser() if option.name in _PATHS and value else value
 
 
@@ -240,6 +246,9 @@ def _checked(option: Option, value: Any, where: str) -> Any:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)) or not all(isinstance(x, str) and x.strip() for x in items):
             raise ConfigError(f"{where}: expected names, got {value!r}")
+        for item in items if option.name == "export" else ():
+            if not all(item.partition("=")):
+                raise ConfigError(f"{where}: {item!r}: write NAME=PATH, such as bencher=bench.json")
         return tuple(dict.fromkeys(items))
     if option.type is bool:
         if str(value).lower() not in _TRUTH:

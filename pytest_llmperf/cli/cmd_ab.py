@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf.cli.project_plugins import ask
+from pytest_llmperf.engines.base import Engine, EngineSettings
 from pytest_llmperf.engines.declaration import merged, server_config
-from pytest_llmperf.engines.registry import builtin
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.metrics import METRICS, Metric
@@ -28,6 +28,7 @@ from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.session.extensions import engines
 from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.ab_trial import Duel, Side, fight, stopped
 from pytest_llmperf.tuning.presets import expand, load_presets
@@ -51,7 +52,7 @@ _WORDS = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of the sub-command."""
-    parser.add_argument("--engine", required=True, choices=sorted(builtin()), help="Which engine both sides are")
+    parser.add_argument("--engine", required=True, metavar="NAME", help="Which engine both sides are")
     parser.add_argument("--model", required=True, help="Model of both sides")
     for side in ("a", "b"):
         whose = f"for {side.upper()} only"
@@ -78,7 +79,10 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--budget {args.budget}: must be at least 1")
     if not 0 < args.min_effect < 1:
         raise ConfigError(f"--min-effect {args.min_effect}: must lie between 0 and 1; 0.01 is 1 %")
-    a, b = _side(args, "a"), _side(args, "b")
+    known = ask(engines)
+    if args.engine not in known:
+        raise ConfigError(f"--engine {args.engine}: no such engine{nearest(args.engine, known)}")
+    a, b = _side(args, "a", known), _side(args, "b", known)
     if a.config == b.config and args.a == args.b:
         _say("A and B are the same: this measures how far two identical sides can seem apart")
     metric = METRICS[args.metric]
@@ -128,12 +132,11 @@ def _lines(duel: Duel, metric: Metric) -> list[str]:
     return lines
 
 
-def _side(args: argparse.Namespace, side: str) -> Side:
-    engines = builtin()
-    engine = engines[args.engine]
+def _side(args: argparse.Namespace, side: str, known: Mapping[str, Engine]) -> Side:
+    engine = known[args.engine]
     declared = merged({"model": args.model}, _keywords(args.set, "--set"))
     declared = merged(declared, _keywords(getattr(args, f"{side}_set"), f"--{side}-set"))
-    config = server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(engines))
+    config = server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(known))
     command = _command(getattr(args, side), f"--{side}")
     logs = args.logs or Path(tempfile.mkdtemp(prefix="llmperf-ab-"))
     settings = PoolSettings(
@@ -142,7 +145,7 @@ def _side(args: argparse.Namespace, side: str) -> Side:
         engines={engine.name: EngineSettings(command=command)} if command else {},
         plain_progress=True,
     )
-    return Side(side.upper(), config, engine, ServerPool(settings, engines, _say))
+    return Side(side.upper(), config, engine, ServerPool(settings, known, _say))
 
 
 def _command(text: str | None, option: str) -> tuple[str, ...] | None:

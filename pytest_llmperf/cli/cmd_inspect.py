@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pytest_llmperf.engines.registry import builtin
+from pytest_llmperf.cli.project_plugins import ask
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.inspection import render
 from pytest_llmperf.inspection.facts import ModelFacts
@@ -21,6 +21,7 @@ from pytest_llmperf.inspection.reading import ENGINES, inspect
 from pytest_llmperf.inspection.source import open_source
 from pytest_llmperf.server import attach, http
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.extensions import engines
 
 _PIPED_WIDTH = 160
 
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     source = open_source(args.engine, source=args.source, python=args.python)
     found = inspect(source, model, args.gpu, _settings(args.set))
     if args.running:
-        found = replace(found, running=ask(args.engine, args.running, args.api_key_env))
+        found = replace(found, running=resolved(args.engine, args.running, args.api_key_env))
     if args.json:
         print(json.dumps(found.to_json(), indent=2))
     else:
@@ -64,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def ask(engine: str, url: str, api_key_env: str | None) -> Running:
+def resolved(engine: str, url: str, api_key_env: str | None) -> Running:
     """What a live server resolved to, through the engine's adapter. Raises ``ConfigError`` when it does not answer."""
     endpoint = attach.parse(url, api_key_env, "--running")
-    adapter = builtin()[engine]
+    adapter = ask(engines)[engine]
     answer = http.get(endpoint, adapter.health_path)
     if answer.status == 0:
         raise ConfigError(f"--running {url}: no answer ({answer.text}). Is the server up, and is that its port?")

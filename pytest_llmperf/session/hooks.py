@@ -14,7 +14,7 @@ import pytest
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.text import clean
 from pytest_llmperf.report import junit
-from pytest_llmperf.session import collection, console, option_checks, sweep_rounds
+from pytest_llmperf.session import collection, console, extensions, option_checks, sweep_rounds
 from pytest_llmperf.session.launch_rounds import MEASURED, SUSPECT, LaunchRounds
 from pytest_llmperf.session.makereport import conclude, into_junit
 from pytest_llmperf.session.perf_session import PerfSession
@@ -47,7 +47,8 @@ class SessionHooks:
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
         where, args = self.session.state_dir, config.invocation_params.args
-        self._ending = SessionFinish(options, config.rootpath, where, args, self.session.engines)
+        formats = extensions.report_formats(config)
+        self._ending = SessionFinish(options, config.rootpath, where, args, self.session.engines, formats)
 
     # -- xdist
 

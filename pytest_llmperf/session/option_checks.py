@@ -15,7 +15,8 @@ def check(options: Options) -> None:
     for name in options.ignore_guards:
         if name not in GUARDS:
             raise ConfigError(f"--llmperf-ignore-guard {name!r}: there is no such guard{nearest(name, GUARDS)}")
-    for option, path in (("--llmperf-json", options.json), ("--llmperf-html", options.html)):
+    exports = ((f"--llmperf-export {name}", path) for name, path in options.export)
+    for option, path in (("--llmperf-json", options.json), ("--llmperf-html", options.html), *exports):
         if path and (wrong := _unwritable(path)):
             raise ConfigError(f"{option} {path}: {wrong}; give the path of a file that can be written")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")

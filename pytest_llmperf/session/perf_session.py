@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import MAPPINGS, engines_of
-from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.errors import ConfigError, LaunchError, nearest
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
@@ -30,7 +29,7 @@ from pytest_llmperf.server.running_server import LAST_WORDS_S
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session import schedule
+from pytest_llmperf.session import extensions, schedule
 from pytest_llmperf.session.from_markers import Declarations, planned
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
@@ -61,9 +60,7 @@ class PerfSession:
         self.options = options
         self.say = say
         self._measuring = measuring
-        self.engines: dict[str, Engine] = dict(builtin())
-        for found in config.hook.pytest_llmperf_engines(config=config):
-            self.engines.update(_by_name(found))
+        self.engines: dict[str, Engine] = extensions.engines(config)
         self._declarations = Declarations(options, self.engines)
         self.tests: dict[str, PerfTest] = {}
         self.groups: dict[str, str] = {}
@@ -264,11 +261,3 @@ def _blaming(test: PerfTest, config: ServerConfig) -> Iterator[None]:
     except LaunchError:
         test.failed = config
         raise
-
-
-def _by_name(found: Any) -> dict[str, Engine]:
-    engines = [found] if isinstance(found, Engine) else list(found)
-    for engine in engines:
-        if not isinstance(engine, Engine):
-            raise ConfigError(f"the hook pytest_llmperf_engines must give Engine instances, not {engine!r}")
-    return {engine.name: engine for engine in engines}

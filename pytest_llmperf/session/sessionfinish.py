@@ -16,7 +16,7 @@ from typing import Any
 from pytest_llmperf.baselines import store, unused, update
 from pytest_llmperf.baselines.series import utc
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.errors import BaselineError, ConfigError
+from pytest_llmperf.errors import BaselineError, ConfigError, nearest
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.options import Options
 from pytest_llmperf.records import jsonfile
@@ -25,6 +25,7 @@ from pytest_llmperf.records.histories import History
 from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord, message
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.report import github
+from pytest_llmperf.report.formats import ReportFormat
 from pytest_llmperf.server_config import without_login
 from pytest_llmperf.session.schedule import Plan
 from pytest_llmperf.session.server_records import merged
@@ -38,8 +39,19 @@ class SessionFinish:
     """Gathers what the test reports carry and turns it into a ``SessionRecord``, baselines and report files."""
 
     def __init__(
-        self, options: Options, rootpath: Path, state_dir: Path, args: Sequence[str], engines: Mapping[str, Engine]
+        self,
+        options: Options,
+        rootpath: Path,
+        state_dir: Path,
+        args: Sequence[str],
+        engines: Mapping[str, Engine],
+        formats: Mapping[str, ReportFormat],
     ) -> None:
+        """Raises ``ConfigError`` for an export in a format that is not in ``formats``."""
+        for name, _ in options.export:
+            if name not in formats:
+                raise ConfigError(f"--llmperf-export {name}: no such report format{nearest(name, formats)}")
+        self._formats = formats
         self._options = options
         self._root = rootpath
         self._state_dir = state_dir
@@ -113,6 +125,8 @@ class SessionFinish:
         record = self.record = self._record(plan, hardware, interrupted)
         for write in (self._html, self._github, self._json):  # the last one tells of the others' errors
             self._try(partial(write, record))
+        for name, path in self._options.export:  # after ours: a plugin's mistake costs no report but its own
+            self._try(partial(self._export, record, name, path))
 
     def _record(self, plan: Plan, hardware: Hardware, interrupted: bool) -> SessionRecord:
         from pytest_llmperf.stats import session_alpha  # here: scipy is for sessions that judge
@@ -204,6 +218,9 @@ class SessionFinish:
     def _json(self, record: SessionRecord) -> None:
         if self._options.json:
             jsonfile.dump(record, self._options.json)
+
+    def _export(self, record: SessionRecord, name: str, path: Path) -> None:
+        jsonfile.write(path, self._formats[name](record))
 
     def _html(self, record: SessionRecord) -> None:
         if self._options.html:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-from pytest_llmperf.cli import cmd_export
 from pytest_llmperf.records import schema
 from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report import terminal
+from pytest_llmperf.report.formats import FORMATS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json-schema.md").read_text(encoding="utf-8")
 
@@ -37,4 +37,4 @@ def test_every_field_is_explained() -> None:
 
 
 def test_every_format_is_named() -> None:
-    assert all(f"`{name}`" in PAGE for name in cmd_export.FORMATS)
+    assert all(f"`{name}`" in PAGE for name in FORMATS)

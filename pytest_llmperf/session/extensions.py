@@ -1,0 +1,37 @@
+"""What there is, ours and other plugins': the hooks of ``hookspecs``, asked once and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.engines.registry import builtin
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.report.formats import FORMATS, ReportFormat
+
+
+def engines(config: pytest.Config) -> dict[str, Engine]:
+    """Every engine by name. Raises ``ConfigError`` for what is no engine."""
+    known = builtin()
+    for found in config.hook.pytest_llmperf_engines(config=config):
+        for engine in [found] if isinstance(found, Engine) else found:
+            if not isinstance(engine, Engine):
+                raise ConfigError(f"the hook pytest_llmperf_engines must give Engine instances, not {engine!r}")
+            known[engine.name] = engine
+    return known
+
+
+def report_formats(config: pytest.Config) -> dict[str, ReportFormat]:
+    """Every report format by name. Raises ``ConfigError`` for what is none and for a name that is taken."""
+    known = dict(FORMATS)
+    for found in config.hook.pytest_llmperf_report_formats(config=config):
+        if not isinstance(found, Mapping) or not all(map(callable, found.values())):
+            raise ConfigError(
+                f"the hook pytest_llmperf_report_formats must give functions of a SessionRecord by name, not {found!r}"
+            )
+        for name in sorted(known.keys() & found):
+            raise ConfigError(f"the hook pytest_llmperf_report_formats gives {name!r}, which there is: rename it")
+        known.update(found)
+    return known
