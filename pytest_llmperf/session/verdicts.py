@@ -101,10 +101,12 @@ class Verdicts:
         return self._priors[kind]
 
     def decide(self, test: PerfTest, gated: GatedMetric, *, can_confirm: bool) -> MetricVerdict:
-        """Verdicts what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
+        """The verdict on what ``gated`` holds so far. Raises ``BaselineError`` that names a broken file."""
         options, perf = self.options, test.perf
         assert perf is not None
         engine = gated.config.engine
+        priors = self.priors(engine, gated.fingerprint)
+        test.notes += [finding for finding in priors.findings if finding not in test.notes]
         terms = GateTerms(
             nodeid=test.nodeid,
             test=test.test,
@@ -119,7 +121,7 @@ class Verdicts:
             target=dict(perf.target).get(gated.metric.name),
             confirm_launches=options.confirm if can_confirm else 0,
             updating=options.update is not None,
-            prior=self.priors(engine, gated.fingerprint).of(gated.metric, self._engines[engine].launch_spread),
+            prior=priors.of(gated.metric, self._engines[engine].launch_spread),
             workload=gated.workload.identity(),
             location=test.location,
         )

@@ -95,11 +95,14 @@ def fight(
 def stopped(trial: Trial, min_effect: float = 0.01) -> str:
     """Why a trial ended, in words."""
     each = f"{plural(trial.pairs, 'launch')} of each"
-    return {
+    said = {
         "faster": f"clear after {each}: b is better",
         "slower": f"clear after {each}: b is worse",
         "no difference": f"clear after {each}: no difference of {percent(min_effect)} or more",
     }.get(trial.verdict, f"undecided within the budget of {each}")
+    if trial.unsteady:
+        said += f"; launches of a side spread by {percent(trial.spread)}, far more than is usual: the interval is too narrow"
+    return said
 
 
 def _one_launch(side: Side, measure: Measure, metric: Metric) -> tuple[float, ...]:

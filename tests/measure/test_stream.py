@@ -35,7 +35,7 @@ def test_warm_up_goes_on_until_the_server_is_steady(fake_server: StartFake, meas
 
 
 def test_warm_up_is_bounded_and_says_so(fake_server: StartFake, measure: Measure) -> None:
-    server = fake_server("vllm", env={"FAKE_ITL_MS": 4, "FAKE_WARMUP_REQUESTS": 50, "FAKE_WARMUP_FACTOR": 50})
+    server = fake_server("vllm", env={"FAKE_ITL_MS": 1, "FAKE_WARMUP_REQUESTS": 50, "FAKE_WARMUP_FACTOR": 40})
     run = measure(server, limits=Limits(warmup_requests=4))
     assert run.measurement.warmup is not None
     assert (run.measurement.warmup.requests, run.measurement.warmup.steady) == (4, False)

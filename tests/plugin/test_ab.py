@@ -75,7 +75,7 @@ def test_what_is_not_there_is_not_found_and_the_budget_holds(project: Project, m
     assert result.ret == 0, result.outlines
     assert order(project) == "ABBAAB"
     [gap] = project.report["gaps"]
-    assert gap["note"].endswith("undecided within the budget of 3 launches of each")
+    assert "undecided within the budget of 3 launches of each" in gap["note"]
     assert gap["interval"][0] < 1 < gap["interval"][1]
 
 

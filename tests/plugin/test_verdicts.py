@@ -8,7 +8,8 @@ import pytest
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
-from tests.plugin.conftest import HOST_GUARDS, SUITE, Project
+from pytest_llmperf.baselines.series import Epoch
+from tests.plugin.conftest import HOST_GUARDS, SUITE, USUAL, Project
 
 HEAD = (
     "import pytest\nfrom pytest_llmperf import perf\npytestmark = pytest.mark.llm_server(model='fake-model')\n"
@@ -332,3 +333,18 @@ def test_a_slow_drift_is_told_at_the_end(recorded: Project) -> None:
     assert recorded.result["verdict"] == "passed"
     assert "drift: test_perf.py::test_decode[sglang]: slow drift: decode_tok_s is " in recorded.messages
     result.stdout.fnmatch_lines(["*drift: *"])
+
+
+def test_a_machine_whose_series_fall_into_two_groups_is_said(recorded: Project) -> None:
+    """A finding about the machine, not a wide spread to learn from."""
+    folder = recorded.path / "baselines"
+    [series] = store.find(folder, "test_perf.py::test_decode", "sglang")
+    for n in range(4):
+        launches = tuple(
+            replace(series.current.launches[0], id=f"launch-{n}-{i}", metrics={"decode_tok_s": (USUAL * factor,) * 3})
+            for i, factor in enumerate((1, 0.6, 1.01, 0.61, 1, 0.6))
+        )
+        other = replace(series, test=f"test_perf.py::test_{n}", epochs=(Epoch("first recording", launches),))
+        store.write(store.path_of(folder, other.test, "sglang", series.fingerprint), other)
+    recorded.run_here().assert_outcomes(passed=1)
+    assert "launches of 4 of 5 stored series fall into two groups" in recorded.messages

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pytest_llmperf.tuning.ab_trial import Step, step
+from pytest_llmperf.stats import Trial
+from pytest_llmperf.tuning.ab_trial import Step, step, stopped
 
 WITHIN = 0.004
 
@@ -88,3 +89,9 @@ def test_launches_in_another_order_are_refused() -> None:
 def test_unusable_launches_are_refused(values: list[list[float]]) -> None:
     with pytest.raises(ValueError, match=r"."):
         step(values, [[1.0]], budget=1)
+
+
+def test_launches_that_spread_far_more_than_usual_are_said() -> None:
+    calm, wild = Trial("undecided", None, 3, 3, 0.004), Trial("undecided", None, 3, 3, 0.08, unsteady=True)
+    assert "spread" not in stopped(calm)
+    assert "launches of a side spread by 8.0%, far more than is usual" in stopped(wild)
