@@ -101,7 +101,9 @@ def stopped(trial: Trial, min_effect: float = 0.01) -> str:
         "no difference": f"clear after {each}: no difference of {percent(min_effect)} or more",
     }.get(trial.verdict, f"undecided within the budget of {each}")
     if trial.unsteady:
-        said += f"; launches of a side spread by {percent(trial.spread)}, far more than is usual: the interval is too narrow"
+        said += (
+            f"; launches of a side spread by {percent(trial.spread)}, more than is usual: the interval is too narrow"
+        )
     return said
 
 
