@@ -15,7 +15,9 @@ from pytest_llmperf.server.process import EngineProcess
 from pytest_llmperf.server.startup_progress import StartupProgress
 from pytest_llmperf.server_config import ServerConfig
 
-#: Seconds between looks at the health endpoint, between looks for compilers, between plain progress lines.
+#: Seconds between looks at the health endpoint (at first), at the process while an answer is awaited, for compilers,
+#: between plain progress lines.
+FIRST_POLL_S = 0.02
 POLL_S = 0.1
 COMPILERS_S = 2.0
 PLAIN_EVERY_S = 30.0
@@ -130,7 +132,7 @@ class Readiness:
 
     def _pause(self) -> float:
         """Seconds until the next look: short at first, longer for an engine that takes minutes and logs each look."""
-        return max(POLL_S, min(1.0, (time.monotonic() - self._began) / 50))
+        return max(FIRST_POLL_S, min(1.0, (time.monotonic() - self._began) / 50))
 
     # -- the steps
 

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from . import faults, truth, wire
-from .engine import Engine
+from .engine import Engine, moment
 from .loop import Channel
 from .schedule import Plan
 from .settings import Settings, hit
@@ -43,11 +43,12 @@ class Answer:
         *,
         keep_alive: bool,
         arrived: float,
+        planned: bool,
         on_done: Callable[[], None],
     ) -> None:
         self.ask, self.engine, self.channel = ask, engine, channel
         self.number, self.prompt, self.tokens = ask.number, ask.prompt, len(ask.output)
-        self.arrived, self.cached, self.done, self.start = arrived, 0, 0, 0.0
+        self.arrived, self.planned, self.cached, self.done, self.start = arrived, planned, 0, 0, 0.0
         self._keep_alive, self._on_done = keep_alive, on_done
         self._settings = engine.settings
         self._break = breaking_point(self._settings, self.number)
@@ -55,7 +56,12 @@ class Answer:
         self._ended = False
         s = self._settings
         self._writer = EventWriter(
-            engine.loop, channel, per_segment=s.events_per_segment, pieces=s.split_events, gap=s.split_gap_ms / 1e3
+            engine.loop,
+            channel,
+            per_segment=s.events_per_segment,
+            pieces=s.split_events,
+            gap=s.split_gap_ms / 1e3,
+            planned_from=arrived if planned else None,
         )
         channel.on_close = self._gone
 
@@ -79,7 +85,7 @@ class Answer:
         if self._settings.empty_first:
             early += self._shapes.empty(0)
         if early:
-            self._writer.event(early, monotonic())
+            self._writer.event(early, start if self.planned else monotonic())
 
     def on_chunk(self, index: int, due: float) -> bool:
         chunk = self.plan.chunks[index]
@@ -105,8 +111,9 @@ class Answer:
             return
         late = self._settings.after_finish_ms / 1e3
         if late:
-            self.engine.loop.at(due + late, lambda: self._writer.event(self._shapes.empty(self.done), due + late))
-        self.engine.loop.at(due + late + self._writer.lag, self._finish)
+            after = due + late
+            self.engine.loop.at(moment(self, after), lambda: self._writer.event(self._shapes.empty(self.done), after))
+        self.engine.loop.at(moment(self, due + late + self._writer.lag), self._finish)
 
     def _finish(self) -> None:
         if self._ended:

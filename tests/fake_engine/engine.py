@@ -23,6 +23,7 @@ class Job(Protocol):
     arrived: float
     cached: int
     done: int
+    planned: bool
     plan: schedule.Plan
 
     def on_start(self, start: float) -> None:
@@ -33,6 +34,11 @@ class Job(Protocol):
 
     def on_end(self, due: float) -> None:
         """The last token was due at ``due``."""
+
+
+def moment(job: Job, due: float) -> float:
+    """When to do what is due at ``due``: then, or at once for a job that only says its times."""
+    return 0.0 if job.planned else due
 
 
 class Counters:
@@ -125,8 +131,9 @@ class Engine:
         self.on_start(job)
         job.on_start(start)
         if not job.plan.chunks:
-            self.loop.at(start + job.plan.ttft, lambda: self._nothing(job, start + job.plan.ttft))
-        elif s.lockstep:
+            due = start + job.plan.ttft
+            self.loop.at(moment(job, due), lambda: self._nothing(job, due))
+        elif s.lockstep and not job.planned:
             self._join(job, start + job.plan.due(0))
         else:
             self._schedule(job, 0)
@@ -165,7 +172,7 @@ class Engine:
 
     def _schedule(self, job: Job, index: int) -> None:
         due = self.running[job] + job.plan.due(job.plan.chunks[index].step)
-        self.loop.at(due, lambda: self._chunk_due(job, index, due))
+        self.loop.at(moment(job, due), lambda: self._chunk_due(job, index, due))
 
     def _chunk_due(self, job: Job, index: int, due: float) -> None:
         if job in self.running and self._emit(job, index, due):

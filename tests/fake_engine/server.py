@@ -16,6 +16,9 @@ from .settings import hit
 
 GENERATION = ("/v1/completions", "/v1/chat/completions")
 
+#: A request with this header is answered at once, with the time at which each chunk is due written in it.
+PLANNED = "x-planned"
+
 
 class Server:
     """Takes whole requests off channels and answers each before it takes the next of the same channel."""
@@ -136,6 +139,7 @@ class Server:
             channel,
             keep_alive=request.keep_alive,
             arrived=arrived,
+            planned=PLANNED in request.headers,
             on_done=lambda: self._next(channel),
         )
         self.dialect.access(channel.peer, request.method, request.path, 200)

@@ -75,9 +75,10 @@ def stream_head(keep_alive: bool = True) -> bytes:
     ).encode()
 
 
-def frame(data: bytes) -> bytes:
-    """One HTTP chunk."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
+def frame(data: bytes, at: float | None = None) -> bytes:
+    """One HTTP chunk; ``at``: seconds after the request's arrival, said in ns by a chunk extension (RFC 9112, 7.1.1)."""
+    planned = b"" if at is None else b";at=%d" % round(at * 1e9)
+    return b"%x%b\r\n%b\r\n" % (len(data), planned, data)
 
 
 LAST_FRAME = b"0\r\n\r\n"

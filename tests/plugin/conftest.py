@@ -26,6 +26,8 @@ for _name in ("session.hooks", "session.verdicts", "session.ab_fixture", "measur
 
 #: Guards that watch this machine rather than the server; a busy test machine would trip them.
 HOST_GUARDS = ("server starved", "host load", "client delay", "client cpu", "drift")
+#: Where the plugin ``planned_stamps`` lies.
+STAMPS = Path(__file__).with_name("stamps")
 #: Other plugins of the test environment: they cost start-up time and say nothing here.
 QUIET = "-p no:hypothesispytest -p no:anyio"
 
@@ -166,7 +168,9 @@ def project(perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("FAKE_ITL_MS", "4")
     # measurements of one host take turns: not with whatever else runs on this one
     monkeypatch.setenv("LLMPERF_STATE_DIR", str(perf_project.path / "state"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", QUIET)
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{QUIET} -p planned_stamps")
+    monkeypatch.setenv("PYTHONPATH", str(STAMPS))
+    monkeypatch.syspath_prepend(STAMPS)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
@@ -175,6 +179,12 @@ def project(perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> Itera
     made.suite(SUITE)
     yield made
     assert not made.running(), "servers were left behind"
+
+
+@pytest.fixture
+def real_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens come when they are due: for what happens in the midst of a stream."""
+    monkeypatch.setenv("LLMPERF_TEST_REAL_TIME", "1")
 
 
 @pytest.fixture(scope="session")

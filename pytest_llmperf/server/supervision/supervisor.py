@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -149,7 +150,8 @@ class Supervisor:
                 ended = now if ended is None else ended
                 if now - ended > ORPHAN_S:
                     break
-            time.sleep(0.02)  # most are not our children: their end can only be looked for
+            if select.select([self._wake], [], [], 0.02)[0]:  # most are not our children: one has to look
+                os.read(self._wake, 4096)
             self._reap()
         left = kill_all(self.tree, self._reap)
         holding, unseen = self._await_gpus()
