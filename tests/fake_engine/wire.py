@@ -76,7 +76,7 @@ def stream_head(keep_alive: bool = True) -> bytes:
 
 
 def frame(data: bytes, at: float | None = None) -> bytes:
-    """One HTTP chunk; ``at``: seconds after the request's arrival, said in ns by a chunk extension (RFC 9112, 7.1.1)."""
+    """One HTTP chunk; ``at``: seconds after the request's arrival, in ns in a chunk extension (RFC 9112, 7.1.1)."""
     planned = b"" if at is None else b";at=%d" % round(at * 1e9)
     return b"%x%b\r\n%b\r\n" % (len(data), planned, data)
 

@@ -1,8 +1,8 @@
 """A pytest plugin for the sessions that the tests run: single streams take the times that the stand-in had planned.
 
-The stand-in answers such a request at once and writes into each HTTP chunk when it is due. What is judged then is exactly
-what was planted, however busy this machine is, and nobody waits for tokens. The bytes, the sockets and everything else
-are real; loads keep real time, since their streams compete for it. ``LLMPERF_TEST_REAL_TIME=1`` switches it off.
+The stand-in answers such a request at once and writes into each HTTP chunk when it is due. What is judged then is what
+was planted, however busy this machine is, and nobody waits for tokens. The bytes, the sockets and everything else are
+real; loads keep real time, since their streams compete for it. ``LLMPERF_TEST_REAL_TIME=1`` switches it off.
 """
 
 from __future__ import annotations
