@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, ndtri
 
 
 def is_steady(values: Sequence[float], tolerance: float) -> bool:
@@ -69,11 +69,13 @@ def trend_p(values: Sequence[float]) -> float:
     nothing: tau's z is divided by the root of the variance inflation ``(1 + r) / (1 - r)`` of their correlation ``r``
     (Yue & Wang 2004).
     """
-    p = float(stats.kendalltau(range(len(values)), values).pvalue)
+    from scipy.stats import kendalltau  # here: scipy.stats takes a second to import, and few series move
+
+    p = float(kendalltau(range(len(values)), values).pvalue)
     if not math.isfinite(p):  # all values are the same
         return 1.0
     r = _neighbours(np.log(values))
-    return float(2 * stats.norm.sf(stats.norm.isf(p / 2) / math.sqrt((1 + r) / (1 - r))))
+    return float(2 * ndtr(ndtri(p / 2) / math.sqrt((1 + r) / (1 - r))))
 
 
 def _neighbours(logs: NDArray[np.float64]) -> float:

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, stdtrit
-from scipy.stats import chi2
+from scipy.special import chdtri, gammaincinv, gammaln, ndtr, stdtrit, xlogy
 
 from .location import Array
 
@@ -182,9 +181,10 @@ def _deviations(launches: int) -> tuple[Array, Array, Array]:
 def chi2_nodes(nu: float) -> tuple[Array, Array]:
     """Gauss-Legendre nodes in ``log v`` and weights for a chi-square with ``nu`` degrees of freedom."""
     x, w = legendre(40)
-    low, high = np.log(chi2.ppf(1e-12, nu)), np.log(chi2.isf(1e-12, nu))
+    low, high = np.log(2 * gammaincinv(nu / 2, 1e-12)), np.log(chdtri(nu, 1e-12))
     v = np.exp(low + (high - low) * (x + 1) / 2)
-    return v, w * (high - low) / 2 * chi2.pdf(v, nu) * v
+    density = np.exp(xlogy(nu / 2 - 1, v / 2) - v / 2 - gammaln(nu / 2)) / 2
+    return v, w * (high - low) / 2 * density * v
 
 
 @lru_cache(maxsize=16)

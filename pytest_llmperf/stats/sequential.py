@@ -10,7 +10,6 @@ from functools import lru_cache
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
-from scipy.stats import norm
 
 from .compare import Ratio, ratio_interval
 from .levels import legendre
@@ -109,9 +108,9 @@ def look_levels(budget: int, alpha: float) -> tuple[float, ...]:
     for n in range(first, budget + 1):
         spend = alpha * (first if n == first else 1) / budget
         limit = float(brentq(_unspent, 0.0, 10 * math.sqrt(n), args=(nodes, mass, sd, spend), xtol=1e-10))
-        levels.append(2 * float(norm.sf(limit / math.sqrt(n))))
+        levels.append(2 * float(ndtr(-limit / math.sqrt(n))))
         inside = limit * x
-        density = norm.pdf((inside[:, None] - nodes) / sd) / sd @ mass
+        density = np.exp(-(((inside[:, None] - nodes) / sd) ** 2) / 2) / (sd * math.sqrt(2 * math.pi)) @ mass
         nodes, mass, sd = inside, limit * w * density, 1.0
     return tuple(levels)
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import f as f_distribution
+from scipy.special import fdtrc
 
 _LEVEL = 0.01
 #: Points closer to their lines than this (in logs) fit perfectly: rounding, not noise.
@@ -59,7 +59,7 @@ def find_knee(points: Sequence[tuple[int, float]]) -> Knee | None:
     spare = len(points) - 4
     noise = max(error, len(points) * _EXACT**2)
     if spare > 0:
-        p = float(f_distribution.sf((straight - error) / 2 / (noise / spare), 2, spare))
+        p = float(fdtrc(2, spare, (straight - error) / 2 / (noise / spare)))
     else:
         p = 0.0 if error <= len(points) * _EXACT**2 else 1.0
     return Knee(knee, before, after, p) if p < _LEVEL else None
