@@ -152,13 +152,14 @@ class Swarm:
                 self._send(flight)
                 return
             data, ancillary, _, _ = flight.sock.recvmsg(READ_SIZE, ANCILLARY_SIZE)
-            flight.last_ns = now = time.monotonic_ns()
+            now, wall = time.monotonic_ns(), time.time_ns()
+            flight.last_ns = now
             if flight.shaking:
                 self._shake(flight, data)
                 return
             if flight.tls is not None and data and not (data := flight.tls.decrypt(data)):
                 return  # part of a record
-            flight.reads.append((now, ancillary, data))
+            flight.reads.append((now, ancillary, data, wall))
             if not data or data.endswith(LAST_CHUNK):
                 self._end(flight, None)
         except BlockingIOError:

@@ -5,8 +5,8 @@ knows when the bytes came. A read that spans segments gets the stamp of its last
 boundaries of HTTP chunks: a server writes one for each event. (The kernel may itself join segments that wait for a
 reader more than a gap late; the guard on the client's delay watches for that.)
 
-Stamps are nanoseconds on CLOCK_MONOTONIC; kernel stamps are wall clock and are moved over by the offset sampled before
-and after the request.
+Stamps are nanoseconds on CLOCK_MONOTONIC; kernel stamps are wall clock, which somebody may set in the midst of a
+request, and are moved over by the offset of the two clocks that was sampled with the read.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("@ll")
 _TIMEVAL = struct.Struct("@ll")
 ANCILLARY_SIZE = socket.CMSG_SPACE(_TIMESPEC.size) if hasattr(socket, "CMSG_SPACE") else 0
-#: A wall clock that was stepped or slewed by more than this inside a request spoils its kernel stamps.
+#: Offsets of the two clocks closer than this are one and the same: what came together keeps one stamp.
 _CLOCK_STEP_NS = 50_000
 
 Ancillary = list[tuple[int, int, bytes]]
-Read = tuple[int, Ancillary, bytes]
-"""User stamp (ns), ancillary data, bytes (decrypted). The last one is empty when the server hung up."""
+Read = tuple[int, Ancillary, bytes, int]
+"""User stamp (ns), ancillary data, bytes (decrypted), wall clock right after the user stamp (ns). The bytes of the last
+one are empty when the server hung up."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,8 @@ class _Tape:
         This loop is what a token costs: the caches are cold after every sleep, so it makes no call that it can spare.
         Five bytes are the shortest chunk (``0 CR LF CR LF``), so they never reach into the next one.
         """
-        recv, recvmsg, clock, keep = self._sock.recv, self._sock.recvmsg, time.monotonic_ns, self.reads.append
+        recv, recvmsg, keep = self._sock.recv, self._sock.recvmsg, self.reads.append
+        clock, wall = time.monotonic_ns, time.time_ns
         while True:
             try:
                 head = recv(_SHORTEST)
@@ -206,7 +208,7 @@ class _Tape:
             except ValueError:
                 size = chunk_size(head[:line])
             if size < 1:  # the last one, no HTTP or no more: the verdict is the parser's
-                keep((clock(), [], head))
+                keep((clock(), [], head, wall()))
                 return
             rest = line + 2 + size + 2 - len(head)
             while rest > 0:
@@ -215,7 +217,7 @@ class _Tape:
                 except (BlockingIOError, TimeoutError):
                     self._wait_on()
                     continue
-                keep((clock(), ancillary, head + data))
+                keep((clock(), ancillary, head + data, wall()))
                 if not data:
                     return
                 rest, head = rest - len(data), b""
@@ -241,10 +243,10 @@ class _Tape:
             except (BlockingIOError, TimeoutError):
                 self._wait_on()
                 continue
-            now = time.monotonic_ns()
+            now, wall = time.monotonic_ns(), time.time_ns()
             data = received if self._tls is None or not received else self._tls.decrypt(received)
             if data or not received:  # a part of a record gives nothing yet
-                self.reads.append((now, ancillary, data))
+                self.reads.append((now, ancillary, data, wall))
             return len(received)
 
     def _wait_on(self) -> None:
@@ -277,13 +279,20 @@ def exchange(line: Line, payload: bytes, silent: Silent) -> Recording:
 
 
 def stamped(recording: Recording) -> tuple[Stamped, ...]:
-    """Each read with the best stamp there is. A request whose wall clock was stepped falls back on user stamps."""
+    """Each read with the best stamp there is.
+
+    A read's offset is the lowest of its own and its neighbours': a process that is put aside between the two clocks
+    sees too high a one, never too low. Where the wall clock was set between neighbours, the lowest is the right one or
+    makes the stamp late, and no stamp is later than the user's.
+    """
     before, after = recording.offsets
-    if abs(after - before) > _CLOCK_STEP_NS:
-        return tuple(Stamped(user, data) for user, _, data in recording.reads)
-    offset, sent = (before + after) // 2, recording.sent_ns
+    offset, sent = before, recording.sent_ns
+    offsets = [before, *(wall - user for user, _, _, wall in recording.reads), after]
     out: list[Stamped] = []
-    for user, ancillary, data in recording.reads:
+    for i, (user, ancillary, data, _) in enumerate(recording.reads):
+        lowest = min(offsets[i : i + 3])
+        if abs(lowest - offset) > _CLOCK_STEP_NS:
+            offset = lowest
         kernel = _kernel_ns(ancillary)
         if kernel is None:
             out.append(Stamped(user, data))

@@ -22,14 +22,14 @@ _CHUNK = re.compile(rb"(?<=\r\n)[0-9a-f]+;at=(\d+)\r\n")
 
 def planned(recording: wire.Recording) -> wire.Recording:
     """The same bytes, each chunk read at the time that it names."""
-    whole = b"".join(data for _, _, data in recording.reads)
+    whole = b"".join(data for _, _, data, _ in recording.reads)
     marks = [(0, 0), *((mark.start(), int(mark[1])) for mark in _CHUNK.finditer(whole))]
     ends = [start for start, _ in marks[1:]] + [len(whole)]
     reads: list[wire.Read] = [
-        (recording.sent_ns + at, [], whole[start:end]) for (start, at), end in zip(marks, ends, strict=True)
+        (recording.sent_ns + at, [], whole[start:end], 0) for (start, at), end in zip(marks, ends, strict=True)
     ]
     if recording.reads and not recording.reads[-1][2]:
-        reads.append((reads[-1][0], [], b""))
+        reads.append((reads[-1][0], [], b"", 0))
     return replace(recording, reads=tuple(reads) if recording.reads else ())
 
 
