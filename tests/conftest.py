@@ -22,12 +22,16 @@ import psutil
 import pytest
 
 from tests.fake_engine import truth
+from tests.stamps.planned_stamps import Planned
 
 # a busy machine is slow now and then, and that is no failure
 hypothesis.settings.register_profile("llmperf", deadline=None)
 hypothesis.settings.load_profile("llmperf")
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine") / "__main__.py"
+#: Where the plugin of ``PLANNED`` lies, for sessions that are to judge what the stand-in planned.
+STAMPS = Path(__file__).with_name("stamps")
+PLANNED = "-p planned_stamps"
 DEADLINE_S = 20.0
 #: Where a fixture has the stand-in write what it did, by variable.
 TRUTH_FILES = {"TRUTH": "truth.jsonl", "LAUNCH_LOG": "launches.jsonl", "COUNTER": "counter", "PIDS_FILE": "pids"}
@@ -45,6 +49,15 @@ def no_outer_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test starts is a run of its own, also where xdist runs the tests."""
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def planned_times() -> Iterator[None]:
+    """Single streams measured here take the times that the stand-in planned."""
+    planned = Planned()
+    planned.pytest_configure()
+    yield
+    planned.pytest_unconfigure()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PerfProject
+from tests.conftest import PLANNED, STAMPS, PerfProject
 from tests.docs.pages import ROOT, Block, blocks, commands, every_page
 
 #: Guards that watch this machine rather than the server; a busy test machine would trip them.
@@ -30,6 +30,7 @@ SCRIPTS = [page for page in every_page() if any(b.directive == "run" for b in bl
 @pytest.mark.parametrize("page", SCRIPTS, ids=[str(p.relative_to(ROOT)) for p in SCRIPTS])
 def test_page(page: Path, perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ITL_MS", "4")
+    monkeypatch.setenv("PYTEST_ADDOPTS", PLANNED)
     (perf_project.path / "test_perf.py").unlink()
     perf_project.write_config(SETTINGS)
     said = ""
@@ -57,7 +58,7 @@ def run(words: tuple[str, ...], block: Block, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, *words],
         cwd=ROOT if block.language == "python" else folder,
-        env={**os.environ, "COLUMNS": "160", "PYTHONPATH": str(ROOT), **variables},
+        env={**os.environ, "COLUMNS": "160", "PYTHONPATH": os.pathsep.join([str(ROOT), str(STAMPS)]), **variables},
         capture_output=True,
         text=True,
         check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import tomli
 
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.testing import EngineContract
-from tests.conftest import FAKE_ENGINE, PerfProject
+from tests.conftest import FAKE_ENGINE, PLANNED, STAMPS, PerfProject
 from tests.docs.pages import blocks
 from tests.plugin.conftest import SETTINGS
 
@@ -51,7 +52,8 @@ def test_decode(llm_server, baseline):
 @pytest.fixture
 def project(perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> PerfProject:
     monkeypatch.setenv("FAKE_ITL_MS", "4")
-    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(EXAMPLE), str(STAMPS)]))
+    monkeypatch.setenv("PYTEST_ADDOPTS", PLANNED)
     launcher = perf_project.path / "launcher.py"
     launcher.write_text(LAUNCHER)
     command = json.dumps([sys.executable, str(launcher), "serve"])

@@ -23,6 +23,7 @@ from tests.measure.conftest import Measure, assert_true, connection_to
 WARM = Limits()
 
 
+@pytest.mark.usefixtures("planned_times")
 def test_warm_up_goes_on_until_the_server_is_steady(fake_server: StartFake, measure: Measure) -> None:
     server = fake_server("vllm", env={"FAKE_ITL_MS": 8, "FAKE_WARMUP_REQUESTS": 4, "FAKE_WARMUP_FACTOR": 4})
     run = measure(server, limits=WARM)
@@ -34,6 +35,7 @@ def test_warm_up_goes_on_until_the_server_is_steady(fake_server: StartFake, meas
     assert min(run.decode_tok_s.values) / max(run.decode_tok_s.values) > 0.5  # not one of the slow four among them
 
 
+@pytest.mark.usefixtures("planned_times")
 def test_warm_up_is_bounded_and_says_so(fake_server: StartFake, measure: Measure) -> None:
     server = fake_server("vllm", env={"FAKE_ITL_MS": 1, "FAKE_WARMUP_REQUESTS": 50, "FAKE_WARMUP_FACTOR": 40})
     run = measure(server, limits=Limits(warmup_requests=4))
@@ -42,6 +44,7 @@ def test_warm_up_is_bounded_and_says_so(fake_server: StartFake, measure: Measure
     assert any(note.startswith("not steady after 4 warm-up requests") for note in run.measurement.notes)
 
 
+@pytest.mark.usefixtures("planned_times")
 def test_repetitions_go_on_until_the_mean_is_known(fake_server: StartFake, measure: Measure) -> None:
     noisy = fake_server("vllm", env={"FAKE_ITL_MS": 8, "FAKE_REQUEST_CV": 0.1})
     assert len(measure(noisy, precision=0.005, repetitions=5, max_repetitions=8).requests) == 8
@@ -49,6 +52,7 @@ def test_repetitions_go_on_until_the_mean_is_known(fake_server: StartFake, measu
     assert len(measure(calm, precision=0.2, repetitions=5, max_repetitions=8).requests) == 5
 
 
+@pytest.mark.usefixtures("planned_times")
 def test_a_hiccup_is_shown_and_moves_nothing(fake_server: StartFake, measure: Measure) -> None:
     server = fake_server("vllm", env={"FAKE_ITL_MS": 10, "FAKE_STALL": "400:10@5"})
     run = measure(server, repetitions=8)
@@ -71,6 +75,7 @@ def test_usage_in_every_chunk_is_asked_for_when_chunks_are_not_tokens(
     assert not plain.measurement.evidence["continuous_usage"]
 
 
+@pytest.mark.usefixtures("planned_times")
 @pytest.mark.parametrize(("tokens", "invalid"), [("4", True), (",".join(["1"] * 60 + ["2"]), False)])
 def test_an_unknown_first_chunk_is_bounded_or_invalid(
     fake_server: StartFake, measure: Measure, tokens: str, invalid: bool

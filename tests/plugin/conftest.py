@@ -17,7 +17,7 @@ import pytest
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Epoch
-from tests.conftest import PerfProject, alive, wait_for
+from tests.conftest import PLANNED, STAMPS, PerfProject, alive, wait_for
 
 # pytester drops what a run in this process imports: numpy cannot be imported twice, and the rest takes its time each
 # time it is imported
@@ -26,8 +26,6 @@ for _name in ("session.hooks", "session.verdicts", "session.ab_fixture", "measur
 
 #: Guards that watch this machine rather than the server; a busy test machine would trip them.
 HOST_GUARDS = ("server starved", "host load", "client delay", "client cpu", "drift")
-#: Where the plugin ``planned_stamps`` lies.
-STAMPS = Path(__file__).with_name("stamps")
 #: Other plugins of the test environment: they cost start-up time and say nothing here.
 QUIET = "-p no:hypothesispytest -p no:anyio"
 
@@ -168,7 +166,7 @@ def project(perf_project: PerfProject, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("FAKE_ITL_MS", "4")
     # measurements of one host take turns: not with whatever else runs on this one
     monkeypatch.setenv("LLMPERF_STATE_DIR", str(perf_project.path / "state"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{QUIET} -p planned_stamps")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{QUIET} {PLANNED}")
     monkeypatch.setenv("PYTHONPATH", str(STAMPS))
     monkeypatch.syspath_prepend(STAMPS)
     monkeypatch.setenv("COLUMNS", "100")

@@ -258,7 +258,7 @@ def mine(): return 1
     assert project.launches == 0
 
 
-def test_ctrl_c_leaves_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_nothing(project: Project, real_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_ITL_MS", "40")
     project.suite(HEAD + """
 @pytest.mark.llm_ab(b={"attention_backend": "triton"})

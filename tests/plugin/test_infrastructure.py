@@ -118,7 +118,7 @@ def test_not_what_was_declared(project: Project, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def endless(project: Project) -> Project:
+def endless(project: Project, real_time: None) -> Project:
     project.suite(HEAD + QUICK.format(model="quick", name="first") + ENDLESS + QUICK.format(model="last", name="last"))
     return project
 

@@ -212,7 +212,9 @@ def test_a_test_that_measures_nothing_is_no_sweep(project: Project) -> None:
     assert launched(project) == ["fa3"]
 
 
-def test_ctrl_c_loses_nothing_that_was_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_loses_nothing_that_was_measured(
+    project: Project, real_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     suite(project, "attention_backend=['triton'], nccl__proto=['LL'], launches=3")
     # the third launch answers slowly: what happens now happens in the midst of it
     monkeypatch.setenv("FAKE_LAUNCH_FACTORS", "1,1,0.02")

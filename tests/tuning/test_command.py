@@ -14,7 +14,7 @@ from tests.fake_engine import truth
 
 
 @pytest.fixture
-def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned_times: None) -> Path:
     """Fast, exact launches; what was launched is written down."""
     log = tmp_path / "launches.jsonl"
     for name, value in {
