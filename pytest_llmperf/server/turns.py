@@ -55,5 +55,5 @@ def _wait(path: Path, who: str, say: Callable[[str], None], limit: float) -> Loc
         if now >= say_at:
             say_at = now + SAY_AGAIN_S
             say(f"{who}: waiting for the turn to measure, which {named(facts)} holds")
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # a lock that is waited for with a limit can only be tried again
     return lock

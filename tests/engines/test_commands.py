@@ -11,6 +11,7 @@ import pytest
 from pytest_llmperf.engines.base import PORTABLE, Command, Endpoint, EngineSettings
 from pytest_llmperf.engines.registry import builtin
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.testing.engine_contract import SAMPLES
 
 ENGINES = builtin()
 ENDPOINT = Endpoint("127.0.0.1", 4321, "the-key")
@@ -144,25 +145,6 @@ CHANGED = [
     ("llamacpp", {"max_running_requests": 2, "context_length": 2048}, ("2", "4096")),
     ("llamacpp", {"context_length": 1024}, ("4", "4096")),
 ]
-#: A value for each portable key, for the tests that go over all of them.
-SAMPLES: dict[str, Any] = {
-    "tokenizer": "org/t",
-    "tp": 2,
-    "dp": 2,
-    "pp": 2,
-    "dtype": "bfloat16",
-    "quantization": "fp8",
-    "load_format": "dummy",
-    "attention_backend": "flashinfer",
-    "cuda_graph": False,
-    "custom_all_reduce": False,
-    "prefix_cache": False,
-    "max_running_requests": 8,
-    "context_length": 2048,
-    "speculative": NGRAM,
-    "seed": 1,
-    "nccl": {"NCCL_PROTO": "LL"},
-}
 
 
 def config(engine: str, **declared: Any) -> ServerConfig:
