@@ -9,6 +9,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.base import Engine
+    from pytest_llmperf.measure.metrics import Metric
     from pytest_llmperf.records.results import SessionRecord
     from pytest_llmperf.server_config import ServerConfig
 
@@ -33,6 +34,27 @@ def pytest_llmperf_engines(config: pytest.Config) -> Iterable[Engine]:
             return [OurFork()]
     """
     raise NotImplementedError  # a specification: nobody calls it
+
+
+@pytest.hookspec
+def pytest_llmperf_metrics(config: pytest.Config) -> Iterable[Metric]:
+    """Return metrics to add, each with a name that none has yet.
+
+    ``@perf(metric=...)`` knows them, and every run of ``llm_server`` has them where ``compute`` gives values. The
+    slowest first token of a run, which differs more from launch to launch than a median does::
+
+        from pytest_llmperf import Metric
+
+
+        def slowest(requests):
+            return [max(r.ttft_ms for r in requests)]
+
+
+        def pytest_llmperf_metrics(config):
+            what = "longest time to the first token among the requests of a run"
+            return [Metric("ttft_max_ms", "ms", False, what, launch_spread=0.25, compute=slowest)]
+    """
+    raise NotImplementedError
 
 
 @pytest.hookspec

@@ -47,7 +47,7 @@ class Priors:
     def of(self, metric: Metric, launch_spread: float) -> Prior:
         """The prior of ``metric``; when too little is stored, one of the spread that is usual for the engine
         (``launch_spread``) and the metric."""
-        return self.fitted.get(metric.name) or Prior(s0=_usual(metric.name, launch_spread))
+        return self.fitted.get(metric.name) or Prior(s0=_usual(metric, launch_spread))
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -62,9 +62,16 @@ class Priors:
         )
 
 
-def fit(folder: Path, engine: str, fingerprint: Fingerprint, launch_spread: float, cache: Path) -> Priors:
+def fit(
+    folder: Path,
+    engine: str,
+    fingerprint: Fingerprint,
+    launch_spread: float,
+    cache: Path,
+    metrics: Mapping[str, Metric] = METRICS,
+) -> Priors:
     """Priors over the stored series of ``engine``, whose launches usually spread by ``launch_spread`` (standard
-    deviation of logs), on the hardware of ``fingerprint``.
+    deviation of logs), or as ``metrics`` say of one, on the hardware of ``fingerprint``.
 
     ``cache`` is a private folder outside the repository. A broken file is skipped here and named in ``broken``; it is
     an error of the test that it belongs to. A cache that cannot be read or written costs time, nothing else.
@@ -72,14 +79,15 @@ def fit(folder: Path, engine: str, fingerprint: Fingerprint, launch_spread: floa
     sample = sorted(store.names(folder, engine, fingerprint.label), key=_hash)[:SAMPLE]
     contents = {folder / name: _bytes(folder / name) for name in sample}
     entry = cache / f"prior-{_hash(str(folder.resolve()), engine, json.dumps(dict(fingerprint.hardware)))}.json"
+    spreads = {name: _usual(metric, launch_spread) for name, metric in metrics.items()}
     digest = _hash(
         str(_VERSION),
-        str(launch_spread),
+        str((launch_spread, spreads)),
         *(f"{_hash(str(p))}{hashlib.sha256(c).hexdigest()}" for p, c in contents.items()),
     )
     found = _cached(entry, digest)
     if found is None:
-        found = _fit(contents, fingerprint, launch_spread)
+        found = _fit(contents, fingerprint, spreads, launch_spread)
         _keep(entry, digest, found)
     return found
 
@@ -92,7 +100,9 @@ class _Launches:
     ids: frozenset[str]
 
 
-def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, launch_spread: float) -> Priors:
+def _fit(
+    contents: Mapping[Path, bytes], fingerprint: Fingerprint, spreads: Mapping[str, float], launch_spread: float
+) -> Priors:
     found: defaultdict[str, list[_Launches]] = defaultdict(list)
     broken = []
     for path, content in contents.items():
@@ -106,7 +116,7 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, launch_spread
                 found[metric].append(launches)
     fitted, bimodal = {}, {}
     for metric, seen in sorted(found.items()):
-        usual, values = _usual(metric, launch_spread), [x.values for x in seen]
+        usual, values = spreads.get(metric, launch_spread), [x.values for x in seen]
         prior = fit_prior(values, usual=usual, launches=[x.ids for x in seen])
         if prior:
             fitted[metric] = prior
@@ -114,9 +124,8 @@ def _fit(contents: Mapping[Path, bytes], fingerprint: Fingerprint, launch_spread
     return Priors(fitted, len(contents), tuple(sorted(broken)), bimodal)
 
 
-def _usual(metric: str, launch_spread: float) -> float:
-    known = METRICS.get(metric)
-    return max(launch_spread, known.launch_spread if known else 0.0)
+def _usual(metric: Metric, launch_spread: float) -> float:
+    return max(launch_spread, metric.launch_spread)
 
 
 def _by_host(series: Series) -> Iterator[tuple[str, _Launches]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_llmperf.measure.request_record import RequestRecord
 from pytest_llmperf.measure.workloads import Workload
 
 #: Version of the metric definitions (part of every fingerprint): raise it when a definition changes.
@@ -17,7 +18,9 @@ class Metric:
     """One quantity: ``higher_is_better`` gives its direction; ``what`` is its definition in a sentence.
 
     ``launch_spread``: how much launches of one config differ in it at least (standard deviation of logs), where that
-    is more than the engine's own ``launch_spread``.
+    is more than the engine's own ``launch_spread``. ``compute``, of a plugin's metric, gives its values in ``unit``
+    from the requests of a measurement in the order in which they were sent: one for each that is a repetition, one for
+    all of a load, none where they do not tell it.
     """
 
     name: str
@@ -25,8 +28,10 @@ class Metric:
     higher_is_better: bool
     what: str
     launch_spread: float = 0.0
+    compute: Callable[[Sequence[RequestRecord]], Sequence[float]] | None = None
 
 
+#: Ours, by name.
 METRICS: Mapping[str, Metric] = {
     m.name: m
     for m in (
@@ -102,6 +107,8 @@ class Measurement:
     notes: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """JSON-ready: chunks per token, delay p99, client CPU, cache hits, counters before and after, ..."""
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
+    """What may be in ``values``, ours and plugins'."""
 
 
 class MetricValue(float):

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pytest_llmperf.errors import MeasurementError
 from pytest_llmperf.measure.client.connection import Connection as Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome
-from pytest_llmperf.measure.metrics import METRICS, Measurement, MetricValue
+from pytest_llmperf.measure.metrics import Measurement, Metric, MetricValue
+from pytest_llmperf.measure.request_record import RequestRecord
 from pytest_llmperf.stats.location import location
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """One request as it went, valid or not. ``id`` was sent as X-Request-Id, ``server_id`` is what the server called
-    it. ``sent_s`` is on the monotonic clock, the other times are in ms after it; None where there is none. ``arrivals``
-    are the moments at which chunks came: fewer than chunks when several came in one segment."""
-
-    id: str
-    server_id: str | None
-    sent_s: float
-    prompt_tokens: int | None
-    output_tokens: int | None
-    cached_tokens: int | None
-    chunks: int
-    arrivals: int
-    ttft_ms: float | None
-    decode_tok_s: float | None
-    itl_p50_ms: float | None
-    itl_p99_ms: float | None
-    e2e_ms: float | None
-    finish_reason: str | None
-    problems: tuple[str, ...] = ()
 
 
 def record(outcome: RequestOutcome) -> RequestRecord:
@@ -76,7 +54,7 @@ class Run:
         if name.startswith("_") or name in ("measurement", "requests"):
             raise AttributeError(name)
         measurement = self.measurement
-        if name in METRICS and measurement.invalid:
+        if name in measurement.metrics and measurement.invalid:
             raise MeasurementError(
                 f"the measurement is invalid, so it has no {name}:\n  " + "\n  ".join(measurement.invalid)
             )
@@ -84,12 +62,12 @@ class Run:
             there = ", ".join(self.metrics) or "none"
             raise AttributeError(f"this run has no {name!r}; its metrics are: {there}")
         values = measurement.values[name]
-        return MetricValue(launch_value(values), METRICS[name], values, measurement)
+        return MetricValue(launch_value(values), measurement.metrics[name], values, measurement)
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics this run has."""
-        return tuple(name for name in METRICS if name in self.measurement.values)
+        return tuple(name for name in self.measurement.metrics if name in self.measurement.values)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.metrics]
@@ -98,6 +76,21 @@ class Run:
         if self.measurement.invalid:
             return f"<Run invalid: {self.measurement.invalid[0]}>"
         return "<Run " + ", ".join(repr(getattr(self, name)) for name in self.metrics[:3]) + ">"
+
+
+def extended(run: Run, metrics: Mapping[str, Metric]) -> Run:
+    """``run`` with those of ``metrics`` that are computed from its requests. Raises ``MeasurementError`` for what is no
+    value of a metric."""
+    measurement = run.measurement
+    values = dict(measurement.values)
+    for metric in metrics.values():
+        if metric.compute is not None and not measurement.invalid:
+            found = tuple(map(float, metric.compute(run.requests)))
+            wrong = [v for v in found if not (math.isfinite(v) and v >= 0)]
+            if wrong:
+                raise MeasurementError(f"metric {metric.name}: its compute() gave {wrong[0]}, no number from 0 up")
+            values |= {metric.name: found} if found else {}
+    return Run(replace(measurement, values=values, metrics=metrics), run.requests)
 
 
 def launch_value(values: Sequence[float]) -> float:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.base import EngineSettings
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.measure.run import Run
 from pytest_llmperf.records.text import plural
 from pytest_llmperf.server.pool import Server, ServerPool
@@ -63,14 +62,13 @@ class Ab:
         assert plan is not None
         if test.gaps:
             raise ConfigError(f"{test.nodeid}: ab was called already; its budget is the test's: parametrize the test")
-        metric = METRICS[plan.metric]
         a, b = self._launched("side A", plan.a), self._launched("side B", plan.b)
         try:
             duel = fight(
                 a,
                 b,
                 partial(self._run, plan, measure),
-                metric,
+                plan.metric,
                 budget=plan.budget,
                 min_effect=plan.min_effect,
                 prior=lambda: self._prior,
@@ -87,11 +85,11 @@ class Ab:
         assert duel.trial.ratio is not None
         why = stopped(duel.trial, plan.min_effect)
         note = f"A: {plan.a.said}; B: {plan.b.said}; {why}"
-        gap = versus(test.test, metric, test.engine, duel.a, duel.b, duel.trial.ratio, note)
+        gap = versus(test.test, plan.metric, test.engine, duel.a, duel.b, duel.trial.ratio, note)
         test.gaps.append(gap)
         assert gap.interval is not None
         return AbResult(
-            metric=metric.name,
+            metric=plan.metric.name,
             a=gap.reference_value,
             b=gap.value,
             ratio=gap.ratio,
@@ -125,8 +123,7 @@ class Ab:
                 f"{test.nodeid}: what ab calls must return its server's run, like ab(lambda server: server.stream()), "
                 f"not {run!r}"
             )
-        metric, engine = METRICS[plan.metric], side.engine
-        self._prior = self._session.priors(server.launch, run.measurement.workload).of(metric, engine.launch_spread)
+        self._prior = self._session.prior(server.launch, run.measurement.workload, plan.metric)
         ignored = self._session.options.ignore_guards
         for guard in run.measurement.guards:
             if guard.spoils and guard.name not in ignored:

@@ -10,6 +10,7 @@ import pytest
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.declaration import engines_of, merged, server_config
 from pytest_llmperf.errors import ConfigError, nearest
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.options import Options
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf
@@ -28,8 +29,8 @@ _PER_TEST = SERVER_FIXTURES | {"baseline", "ab", "engine"}
 class Declarations:
     """What the ``llm_server`` markers of tests come to. Tests share markers: each chain of them is read once."""
 
-    def __init__(self, options: Options, engines: Mapping[str, Engine]) -> None:
-        self.options, self.engines = options, engines
+    def __init__(self, options: Options, engines: Mapping[str, Engine], metrics: Mapping[str, Metric]) -> None:
+        self.options, self.engines, self.metrics = options, engines, metrics
         self._names = frozenset(engines)
         self._said: dict[tuple[int, ...], tuple[list[pytest.Mark], dict[str, Any]]] = {}
         self._configs: dict[tuple[int, str], ServerConfig] = {}
@@ -74,7 +75,7 @@ def planned(item: pytest.Item, nodeid: str, engine: str | None, declarations: De
     """The performance test that ``item`` is. Raises ``ConfigError`` with a line for each thing that is wrong."""
     reader = _Reader(item, engine, declarations)
     problems: list[str] = []
-    perf = _sound(problems, lambda: Perf.from_item(item))
+    perf = _sound(problems, lambda: Perf.from_item(item, declarations.metrics))
     problems += _too_wide(item)
     configs = _sound(problems, reader.configs)
     compared = _sound(problems, reader.ab) if configs else None
@@ -156,7 +157,7 @@ class _Reader:
             whole = merged(self._declaration or {}, expand(side, self._options.presets, "llm_server"))
             return self._config_of(whole)
 
-        plan = _sound(problems, lambda: AbPlan.of(said, config_of))
+        plan = _sound(problems, lambda: AbPlan.of(said, config_of, self._declarations.metrics))
         if problems:
             raise ConfigError("\n".join(problems))
         return plan

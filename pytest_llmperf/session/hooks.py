@@ -46,9 +46,9 @@ class SessionHooks:
         folder = tempfile.TemporaryDirectory(prefix="llmperf-")
         config.add_cleanup(folder.cleanup)
         self._plan_path = Path(folder.name, "plan.json")
+        known = self.session.engines, self.session.metrics, extensions.report_formats(config)
         where, args = self.session.state_dir, config.invocation_params.args
-        formats = extensions.report_formats(config)
-        self._ending = SessionFinish(options, config.rootpath, where, args, self.session.engines, formats)
+        self._ending = SessionFinish(options, config.rootpath, where, args, *known)
 
     # -- xdist
 

@@ -61,7 +61,8 @@ class PerfSession:
         self.say = say
         self._measuring = measuring
         self.engines: dict[str, Engine] = extensions.engines(config)
-        self._declarations = Declarations(options, self.engines)
+        self.metrics: dict[str, Metric] = extensions.metrics(config)
+        self._declarations = Declarations(options, self.engines, self.metrics)
         self.tests: dict[str, PerfTest] = {}
         self.groups: dict[str, str] = {}
         """nodeid to group, once collected."""
@@ -197,6 +198,7 @@ class PerfSession:
         # here: a process that measures nothing (xdist's controller, a wrong marker) need not wait for openai's import
         from pytest_llmperf.measure.client.connection import Connection
         from pytest_llmperf.measure.load import load
+        from pytest_llmperf.measure.run import extended
         from pytest_llmperf.measure.stream import stream
 
         launch = server.launch
@@ -215,6 +217,7 @@ class PerfSession:
                 # its death explains a broken request, and is no property of the measurement; nor is a restart, which
                 # breaks none when it falls between two of them
                 server.check(LAST_WORDS_S)
+        result = extended(result, self.metrics)
         test.measured(result.measurement)
         test.add_load(launch, result.measurement)
         return result
@@ -230,6 +233,7 @@ class PerfSession:
             self.state_dir,
             self._config.rootpath,
             self.engines,
+            self.metrics,
             extra=self._extra_fingerprint,
         )
 

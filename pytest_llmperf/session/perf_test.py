@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import StoredLaunch
-from pytest_llmperf.measure.metrics import METRICS, Guard, Measurement, Metric
+from pytest_llmperf.measure.metrics import Guard, Measurement, Metric
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Gap
 from pytest_llmperf.records.results import Result
@@ -44,20 +44,14 @@ class PlannedMetric(NamedTuple):
     test: str
     engine: str
     server: str
-    metric: str
     location: str
+    metric: str
+    unit: str
+    higher_is_better: bool
 
     def unjudged(self, verdict: str, reasons: Sequence[str], notes: Sequence[str] = ()) -> Result:
         """Its result when the test ended before it was judged."""
-        metric = METRICS[self.metric]
-        return Result(
-            **self._asdict(),
-            unit=metric.unit,
-            higher_is_better=metric.higher_is_better,
-            verdict=verdict,
-            reasons=tuple(reasons),
-            notes=tuple(notes),
-        )
+        return Result(**self._asdict(), verdict=verdict, reasons=tuple(reasons), notes=tuple(notes))
 
 
 @dataclass
@@ -190,11 +184,8 @@ class PerfTest:
         """Every metric that it must give a result of."""
         if self.perf is None or not self.gates:
             return ()
-        server = self.configs[0].key
-        return tuple(
-            PlannedMetric(self.nodeid, self.test, self.engine, server, metric, self.location)
-            for metric in self.perf.metrics
-        )
+        of_test = self.nodeid, self.test, self.engine, self.configs[0].key, self.location
+        return tuple(PlannedMetric(*of_test, m.name, m.unit, m.higher_is_better) for m in self.perf.metrics)
 
     def begin(self, round_: Round) -> None:
         self.round = round_
@@ -213,12 +204,12 @@ class PerfTest:
     def unjudged(self) -> tuple[str, ...]:
         """Declared metrics that no assertion has judged so far."""
         seen = {metric for metric, _ in self.gated}
-        return tuple(m for m in self.perf.metrics if m not in seen) if self.perf else ()
+        return tuple(m for m in self.perf.names if m not in seen) if self.perf else ()
 
     def pending(self) -> tuple[str, ...]:
         """Declared metrics without a final verdict: not judged, or waiting for fresh launches."""
         final = {metric for (metric, _), gated in self.gated.items() if gated.result and not gated.suspect}
-        return tuple(m for m in self.perf.metrics if m not in final) if self.perf else ()
+        return tuple(m for m in self.perf.names if m not in final) if self.perf else ()
 
     @property
     def results(self) -> tuple[Result, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.measure.metrics import METRICS
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.gaps_and_sweeps import Curve, Gap
 from pytest_llmperf.records.results import Result
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 class SessionGaps:
     """Gathers gaps and loads from the test reports, in the process that sees them all."""
 
-    def __init__(self, options: Options, state_dir: Path, engines: Mapping[str, Engine]) -> None:
+    def __init__(
+        self, options: Options, state_dir: Path, engines: Mapping[str, Engine], metrics: Mapping[str, Metric]
+    ) -> None:
         self._options = options
         self._engines = engines
+        self._metrics = metrics
         self._cache = state_dir / "priors"
         self._gaps: dict[str, list[Gap]] = {}
         self._loads: dict[str, list[Load]] = {}
@@ -53,5 +56,5 @@ class SessionGaps:
         from pytest_llmperf.baselines import fitted_priors
 
         usual, mark = self._engines[result.engine].launch_spread, Fingerprint(result.fingerprint)
-        fitted = fitted_priors.fit(self._options.baselines, result.engine, mark, usual, self._cache)
-        return fitted.of(METRICS[result.metric], usual)
+        fitted = fitted_priors.fit(self._options.baselines, result.engine, mark, usual, self._cache, self._metrics)
+        return fitted.of(self._metrics[result.metric], usual)

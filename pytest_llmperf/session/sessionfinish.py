@@ -18,6 +18,7 @@ from pytest_llmperf.baselines.series import utc
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError, nearest
 from pytest_llmperf.hardware import Hardware
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.options import Options
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.gaps_and_sweeps import Sweep
@@ -45,6 +46,7 @@ class SessionFinish:
         state_dir: Path,
         args: Sequence[str],
         engines: Mapping[str, Engine],
+        metrics: Mapping[str, Metric],
         formats: Mapping[str, ReportFormat],
     ) -> None:
         """Raises ``ConfigError`` for an export in a format that is not in ``formats``."""
@@ -60,7 +62,7 @@ class SessionFinish:
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
         self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
-        self._tuned = SessionGaps(options, state_dir, engines)
+        self._tuned = SessionGaps(options, state_dir, engines, metrics)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
         self._skipped: set[str] = set()

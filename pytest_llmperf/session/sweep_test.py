@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pytest_llmperf.errors import ConfigError, MeasurementError
-from pytest_llmperf.measure.metrics import METRICS, Measurement, Metric
+from pytest_llmperf.measure.metrics import Measurement, Metric
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Sweep
 from pytest_llmperf.records.text import number
@@ -110,7 +110,7 @@ class SweepTest(PerfTest):
         seen = {m for t in self._taken[self._begun :] for m in t.measurement.values}
         if self.perf is None:
             return () if seen else ("nothing",)
-        return tuple(f"no {m}" for m in self.perf.metrics if m not in seen)
+        return tuple(f"no {m}" for m in self.perf.names if m not in seen)
 
     def discard(self) -> None:
         """Forget what this launch has measured so far."""
@@ -134,19 +134,19 @@ class SweepTest(PerfTest):
             elsewhere = {t.name: f"{t.name} was measured with another workload" for t in self._taken if t not in taken}
             first = self.launches[taken[0].measurement.launch_id]
             told = _told_apart(workload, workloads)
-            for metric in METRICS:
-                measured = any(metric in t.measurement.values for t in taken)
-                if measured and (self.perf is None or metric in self.perf.metrics):
-                    launches, unusable = _values(taken, metric)
+            for name, metric in taken[0].measurement.metrics.items():
+                measured = any(name in t.measurement.values for t in taken)
+                if measured and (self.perf is None or name in self.perf.names):
+                    launches, unusable = _values(taken, name)
                     found.append(
                         sweep(
                             replace(self.plan, name=f"{self.plan.name} ({told})") if told else self.plan,
                             launches,
                             {**elsewhere, **unusable, **self.failures},
-                            METRICS[metric],
+                            metric,
                             engine=self.engine,
                             test=self.test,
-                            prior=prior(first, workload, METRICS[metric]),
+                            prior=prior(first, workload, metric),
                             notes=self._notes(taken),
                             disturbed=_disturbed(taken, ignored),
                         )

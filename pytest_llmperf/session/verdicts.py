@@ -20,7 +20,7 @@ from pytest_llmperf.baselines.speculative_loss import LENGTH, SPEEDS
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.hardware import Hardware
-from pytest_llmperf.measure.metrics import Guard, MetricValue
+from pytest_llmperf.measure.metrics import Guard, Metric, MetricValue
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.launch import Launch
@@ -44,6 +44,7 @@ class Verdicts:
         state: Path,
         root: Path,
         engines: Mapping[str, Engine],
+        metrics: Mapping[str, Metric],
         extra: Callable[[ServerConfig], Mapping[str, str]],
     ) -> None:
         self.options = options
@@ -53,6 +54,7 @@ class Verdicts:
         self._cache = state / "priors"
         self._root = root
         self._engines = engines
+        self._metrics = metrics
         self._extra = extra
         self._series: dict[tuple[str, str], list[Series]] = {}
         self._priors: dict[tuple[str, str], Priors] = {}
@@ -97,7 +99,8 @@ class Verdicts:
         kind = engine, mark.label
         if kind not in self._priors:
             usual = self._engines[engine].launch_spread
-            self._priors[kind] = fitted_priors.fit(self.options.baselines, engine, mark, usual, self._cache)
+            folder = self.options.baselines
+            self._priors[kind] = fitted_priors.fit(folder, engine, mark, usual, self._cache, self._metrics)
         return self._priors[kind]
 
     def decide(self, test: PerfTest, gated: GatedMetric, *, can_confirm: bool) -> MetricVerdict:
@@ -193,7 +196,7 @@ class Baseline:
         Raises ``AssertionError`` that names every failed one.
         """
         __tracebackhide__ = True
-        values = [getattr(run, name) for name in metrics or self._perf.metrics]
+        values = [getattr(run, name) for name in metrics or self._perf.names]
         failed = [value for value in values if value not in self]
         if failed:
             raise AssertionError("\n".join(line for value in failed for line in self.explain(value)))
@@ -235,7 +238,7 @@ class Baseline:
         return launch
 
     def _gated(self, value: object) -> GatedMetric:
-        test, declared = self._test, self._perf.metrics
+        test, declared = self._test, self._perf.names
         if not isinstance(value, MetricValue):
             raise ConfigError(
                 f"{test.nodeid}: {value!r} is no measured metric; use one of a run, like run.decode_tok_s in baseline"

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmperf.errors import ConfigError, nearest
-from pytest_llmperf.measure.metrics import METRICS
+from pytest_llmperf.measure.metrics import METRICS, Metric
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.tuning.plan import label
 
 _KEYS = frozenset({"a", "b", "metric", "budget", "min_effect"})
+_USUAL = "decode_tok_s"
 
 
 @dataclass(frozen=True)
@@ -29,24 +30,30 @@ class AbPlan:
 
     a: AbSide
     b: AbSide
-    metric: str = "decode_tok_s"
+    metric: Metric
     budget: int = 6
     min_effect: float = 0.01
 
     @classmethod
-    def of(cls, said: Mapping[str, Any], config_of: Callable[[Mapping[str, Any]], ServerConfig]) -> AbPlan:
-        """The keywords of ``llm_ab``. ``config_of`` makes a config of what a side says over the test's ``llm_server``.
-        Raises ``ConfigError`` that holds one problem a line."""
-        problems = list(_problems(said))
+    def of(
+        cls,
+        said: Mapping[str, Any],
+        config_of: Callable[[Mapping[str, Any]], ServerConfig],
+        metrics: Mapping[str, Metric] = METRICS,
+    ) -> AbPlan:
+        """The keywords of ``llm_ab``. ``config_of`` makes a config of what a side says over the test's ``llm_server``;
+        ``metrics`` are those that may decide. Raises ``ConfigError`` that holds one problem a line."""
+        problems = list(_problems(said, metrics))
         if problems:
             raise ConfigError("\n".join(problems))
         a, b = (_side(name, said.get(name, {}), config_of) for name in ("a", "b"))
         if a.config == b.config and a.command == b.command:
             raise ConfigError("llm_ab compares a server with itself: let a or b override something")
-        return cls(a, b, **{k: v for k, v in said.items() if k not in ("a", "b")})
+        rest = {k: v for k, v in said.items() if k in ("budget", "min_effect")}
+        return cls(a, b, metrics[said.get("metric", _USUAL)], **rest)
 
 
-def _problems(said: Mapping[str, Any]) -> Iterator[str]:
+def _problems(said: Mapping[str, Any], metrics: Mapping[str, Metric]) -> Iterator[str]:
     for key in said:
         if key not in _KEYS:
             yield f"llm_ab has no {key!r}{nearest(key, _KEYS)}"
@@ -60,9 +67,9 @@ def _problems(said: Mapping[str, Any]) -> Iterator[str]:
         command = side.get("command", ("x",))
         if not isinstance(command, (list, tuple)) or not command or not all(isinstance(w, str) for w in command):
             yield f"llm_ab({name}={{'command': {command!r}}}) must be the list of words that starts the engine"
-    metric = said.get("metric", "decode_tok_s")
-    if not isinstance(metric, str) or metric not in METRICS:
-        yield f"llm_ab names no known metric: {metric!r}{nearest(str(metric), METRICS)}"
+    metric = said.get("metric", _USUAL)
+    if not isinstance(metric, str) or metric not in metrics:
+        yield f"llm_ab names no known metric: {metric!r}{nearest(str(metric), metrics)}"
     if type(said.get("budget", 1)) is not int or said.get("budget", 1) < 1:
         yield f"llm_ab(budget={said['budget']!r}) must be a whole number from 1: most launches of each side"
     effect = said.get("min_effect", 0.01)

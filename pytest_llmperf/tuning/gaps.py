@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
-from pytest_llmperf.measure.metrics import METRICS
+from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.records.gaps_and_sweeps import Gap
 from pytest_llmperf.records.results import LaunchValues, Result
 from pytest_llmperf.stats import Prior
@@ -46,7 +46,7 @@ def _gap(mine: Result, theirs: Result, prior_of: Callable[[Result], Prior]) -> G
         said.append(ASSUMED)
     return gap(
         mine.test,
-        METRICS[mine.metric],
+        Metric(mine.metric, mine.unit, mine.higher_is_better, ""),
         mine.engine,
         sides[0],
         theirs.engine,
@@ -60,7 +60,7 @@ def _gap(mine: Result, theirs: Result, prior_of: Callable[[Result], Prior]) -> G
 def _comparable(result: Result) -> bool:
     launches = _deciding(result)
     sound = all(v > 0 for x in launches for v in x.values)
-    return bool(launches) and sound and result.verdict not in ("invalid", "error") and result.metric in METRICS
+    return bool(launches) and sound and result.verdict not in ("invalid", "error")
 
 
 def _deciding(result: Result) -> list[LaunchValues]:

@@ -40,6 +40,63 @@ def test_the_examples_work_as_printed(project: Project, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == (out / "results.tsv").read_text()
 
 
+SLOWEST = """
+import pytest
+from pytest_llmperf import perf
+
+@perf(metric=("ttft_max_ms", "decode_tok_s"), target={"ttft_max_ms": 60_000})
+@pytest.mark.llm_server(model="m")
+def test_slowest(llm_server, baseline):
+    run = llm_server.stream(output_tokens=8, prompt_tokens=8, repetitions=3)
+    assert run.ttft_max_ms == pytest.approx(max(r.ttft_ms for r in run.requests))
+    assert len(run.ttft_max_ms.values) == 1
+    assert "ttft_max_ms" in run.metrics
+    baseline.check(run)
+"""
+
+
+def test_a_metric_of_a_plugin_is_gated_like_ours(project: Project) -> None:
+    extended(project)
+    project.suite(SLOWEST)
+    assert project.run_here("--update-baselines", engine="sglang").ret == 0
+    assert project.run_here(engine="sglang").ret == 0
+    mine = {r["metric"]: r for r in project.results}["ttft_max_ms"]
+    assert (mine["verdict"], mine["unit"], mine["direction"]) == ("passed", "ms", "lower")
+    assert mine["target"] == 60_000
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[3]", "must give Metric(name, unit, higher_is_better, what, compute=...)"),
+        ("[Metric('a-b', 's', True, '', compute=len)]", "whose name is one in Python, not Metric(name='a-b'"),
+        ("[Metric('mine', 's', True, '')]", "must give Metric(name, unit, higher_is_better, what, compute=...)"),
+        ("[Metric('ttft_ms', 's', True, '', compute=len)]", "gives 'ttft_ms', which there is: rename it"),
+    ],
+    ids=["wrong", "name", "no compute", "taken"],
+)
+def test_what_is_no_metric_is_refused(project: Project, given: str, said: str) -> None:
+    project.suite(
+        f"from pytest_llmperf import Metric\ndef pytest_llmperf_metrics(config):\n    return {given}\n", "conftest.py"
+    )
+    result = project.run_here()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in str(result.stderr)
+    assert project.launches == 0
+
+
+def test_what_is_no_value_fails_the_test_that_measured_it(project: Project) -> None:
+    project.suite(
+        "from pytest_llmperf import Metric\n"
+        "def pytest_llmperf_metrics(config):\n"
+        "    return Metric('mine', 's', True, '', compute=lambda requests: [-1.0])\n",
+        "conftest.py",
+    )
+    result = project.run_here()
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "metric mine: its compute() gave -1.0, no number from 0 up" in str(result.stdout)
+
+
 def test_ab_knows_the_engines_of_plugins(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     extended(project)
     command = shlex.join([*project.base.command, "vllm"])

@@ -170,7 +170,7 @@ class TestInner:
             "engine": "sglang", "model": "profile-model", "dtype": "bfloat16", "env": {"A": "1"},
             "nccl": {"NCCL_PROTO": "LL128"}, "flags": {"num_continuous_decode_steps": 4, "log_level": "info"},
         }
-        assert (perf.metrics, perf.repetitions) == (("ttft_ms",), 1)
+        assert (perf.names, perf.repetitions) == (("ttft_ms",), 1)
         assert perf.target == ()  # it was for the outer marker's metric
         open("inner", "x").close()
 

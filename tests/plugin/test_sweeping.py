@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.engines.base import EffectiveConfig, Endpoint
 from pytest_llmperf.errors import MeasurementError
-from pytest_llmperf.measure.metrics import Guard, Measurement
+from pytest_llmperf.measure.metrics import METRICS, Guard, Measurement
 from pytest_llmperf.measure.workloads import Workload
 from pytest_llmperf.records.gaps_and_sweeps import Effect
 from pytest_llmperf.report import grids
@@ -103,7 +103,7 @@ def test_what_was_measured_with_another_workload_is_not_compared() -> None:
 
 
 def test_with_perf_its_metrics_are_swept() -> None:
-    test = made(Perf(metrics=("ttft_ms",)))
+    test = made(Perf((METRICS["ttft_ms"],)))
     next(test.slots())
     launch(test, SPEED)
     assert test.missing() == ("no ttft_ms",)
