@@ -11,11 +11,10 @@ from pytest_llmperf.engines.base import Endpoint, Engine
 from pytest_llmperf.errors import ConfigError, LaunchError
 from pytest_llmperf.server import http
 from pytest_llmperf.server.attached_life import AttachedLife, launch_id, look
-from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.masking import Masker
 from pytest_llmperf.server.readiness import COMPLETIONS, check_model, completion, completion_problem
-from pytest_llmperf.server.running_server import Server, mismatch_text
+from pytest_llmperf.server.running_server import Server, serving
 from pytest_llmperf.server_config import MASK, ServerConfig, without_login
 
 #: Seconds that its first completion may take (it may have kernels to compile).
@@ -98,21 +97,15 @@ def attach(config: ServerConfig, engine: Engine, endpoint: Endpoint, api_key_env
         raise error(problem, "")
     log = Log(None, masker)
     seen = look(endpoint, engine)
-    effective = engine.effective(config, http.LiveProbe(endpoint, log.text))
-    mismatches = engine.mismatches(config, effective)
-    launch = Launch(
-        id=launch_id(endpoint, seen),
-        config=config,
-        endpoint=endpoint,
-        effective=effective,
-        startup_s=time.monotonic() - began,
+    return serving(
+        engine,
+        config,
+        endpoint,
+        AttachedLife(endpoint, engine, seen),
+        log,
+        id_=launch_id(endpoint, seen),
         started_at=time.time(),
-        model=engine.model_name(config),
-        cache_state=effective.cache_state,
+        startup_s=time.monotonic() - began,
         attached=True,
-        notes=(
-            *([f"{endpoint.root_url}: {seen.disagreement}"] if seen.disagreement else []),
-            *(mismatch_text(m) for m in mismatches),
-        ),
+        notes=[f"{endpoint.root_url}: {seen.disagreement}"] if seen.disagreement else [],
     )
-    return Server(launch, engine, AttachedLife(endpoint, engine, seen), log, mismatches)

@@ -125,6 +125,44 @@ class Server:
         return self.life.stop()
 
 
+def serving(
+    engine: Engine,
+    config: ServerConfig,
+    endpoint: Endpoint,
+    life: Life,
+    log: Log,
+    *,
+    id_: str,
+    started_at: float,
+    startup_s: float,
+    gpus: tuple[str, ...] = (),
+    pids: tuple[int, ...] = (),
+    reused: bool = False,
+    attached: bool = False,
+    notes: Sequence[str] = (),
+) -> Server:
+    """A server that has generated a token, asked what it resolved ``config`` to; the arguments are ``Launch``'s."""
+    effective = engine.effective(config, http.LiveProbe(endpoint, log.text))
+    mismatches = engine.mismatches(config, effective)
+    launch = Launch(
+        id=id_,
+        config=config,
+        endpoint=endpoint,
+        effective=effective,
+        startup_s=startup_s,
+        started_at=started_at,
+        model=engine.model_name(config),
+        log_path=log.path,
+        cache_state=effective.cache_state,
+        gpus=gpus,
+        pids=pids,
+        reused=reused,
+        attached=attached,
+        notes=tuple(dict.fromkeys((*notes, *map(mismatch_text, mismatches)))),
+    )
+    return Server(launch, engine, life, log, mismatches)
+
+
 def mismatch_text(m: Mismatch) -> str:
     """``attention_backend: declared flashinfer, effective triton (why)``"""
     return f"{m.field}: declared {m.declared}, effective {m.effective}" + (f" ({m.why})" if m.why else "")

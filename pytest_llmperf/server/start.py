@@ -13,7 +13,7 @@ from pytest_llmperf.engines.base import Engine, EngineSettings
 from pytest_llmperf.errors import LaunchError
 from pytest_llmperf.server import http, ports
 from pytest_llmperf.server.kept import Kept, KeptLife
-from pytest_llmperf.server.launch import Launch, PoolSettings, new_id
+from pytest_llmperf.server.launch import PoolSettings, new_id
 from pytest_llmperf.server.leases import Lease
 from pytest_llmperf.server.logs import Log
 from pytest_llmperf.server.process import EngineProcess, ProcessSpec
@@ -27,7 +27,7 @@ from pytest_llmperf.server.readiness import (
     completion_problem,
 )
 from pytest_llmperf.server.recipe import Recipe, masker_for, recipe
-from pytest_llmperf.server.running_server import OwnLife, Server, mismatch_text
+from pytest_llmperf.server.running_server import OwnLife, Server, serving
 from pytest_llmperf.server.visible import variables
 from pytest_llmperf.server_config import ServerConfig
 
@@ -123,24 +123,21 @@ def _run(
         unless_ready.callback(process.stop)
         readiness = Readiness(begun)
         startup_s = readiness.wait()
-        effective = engine.effective(config, http.LiveProbe(plan.endpoint, log.text))
-        mismatches = engine.mismatches(config, effective)
+        server = serving(
+            engine,
+            config,
+            plan.endpoint,
+            OwnLife(process, log, engine),
+            log,
+            id_=launch_id,
+            started_at=process.started_at,
+            startup_s=startup_s,
+            gpus=lease.uuids,
+            pids=tuple(p.pid for p in process.tree()),
+            notes=(*notes, *readiness.notes, *plan.notes),
+        )
         unless_ready.pop_all()
-    launch = Launch(
-        id=launch_id,
-        config=config,
-        endpoint=plan.endpoint,
-        effective=effective,
-        startup_s=startup_s,
-        started_at=process.started_at,
-        model=engine.model_name(config),
-        log_path=path,
-        cache_state=effective.cache_state,
-        gpus=lease.uuids,
-        pids=tuple(p.pid for p in process.tree()),
-        notes=(*notes, *readiness.notes, *(mismatch_text(m) for m in mismatches), *plan.notes),
-    )
-    return Server(launch, engine, OwnLife(process, log, engine), log, mismatches)
+    return server
 
 
 def _make_folder(path: Path) -> None:
@@ -174,21 +171,17 @@ def resume(config: ServerConfig, engine: Engine, kept: Kept, context: Context) -
     answer = http.Exchange(kept.endpoint, "POST", COMPLETIONS, completion(engine, config), timeout=60.0).answer()
     if problem := completion_problem(answer):
         raise error(problem)
-    effective = engine.effective(config, http.LiveProbe(kept.endpoint, log.text))
-    mismatches = engine.mismatches(config, effective)
-    launch = Launch(
-        id=kept.id,
-        config=config,
-        endpoint=kept.endpoint,
-        effective=effective,
-        startup_s=kept.startup_s,
+    return serving(
+        engine,
+        config,
+        kept.endpoint,
+        KeptLife(kept, context.settings.state_dir),
+        log,
+        id_=kept.id,
         started_at=kept.started_at,
-        model=engine.model_name(config),
-        log_path=log.path,
-        cache_state=effective.cache_state,
+        startup_s=kept.startup_s,
         gpus=kept.gpus,
         pids=tuple(p.pid for p in kept.tree()),
         reused=True,
         notes=kept.notes,
     )
-    return Server(launch, engine, KeptLife(kept, context.settings.state_dir), log, mismatches)
