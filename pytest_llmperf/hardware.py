@@ -44,8 +44,8 @@ class Holder:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a result depends on. ``memory_gb`` is the host's; ``host`` its name. ``problem`` says why GPUs that are
-    there could not be read."""
+    """What a result depends on. ``cores`` may be used; ``memory_gb`` is the host's; ``host`` its name. ``problem`` says
+    why GPUs that are there could not be read."""
 
     gpus: tuple[Gpu, ...]
     cpu: str

@@ -76,7 +76,8 @@ def of(
     plugins; ``pool`` is the runner pool, when unlike machines of one kind must not be compared.
     """
     on_gpu = uses_gpu and hardware.gpus  # an engine for GPUs may run on a CPU as well
-    fields = _gpu_fields(hardware, config, gpus) if on_gpu else {"cpu": cpu_model(hardware.cpu)}
+    on_cpu = {"cpu": cpu_model(hardware.cpu), "cores": str(hardware.cores)}
+    fields = _gpu_fields(hardware, config, gpus) if on_gpu else on_cpu
     if pool:
         fields["pool"] = pool
     fields["definitions"] = str(definitions)

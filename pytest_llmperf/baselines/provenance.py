@@ -33,7 +33,7 @@ def of(
 ) -> dict[str, str]:
     """Provenance of one launch: name to value, both short text, secrets masked.
 
-    ``commit`` is the revision under test; ``extra`` takes what else is known (``power cap``, ``gpu clock``). What the
+    ``commit`` is the revision under test; ``extra`` takes what else is known (the launch's circumstances). What the
     engine does not tell is left out, never assumed.
     """
     known: dict[str, object] = {
@@ -65,12 +65,15 @@ def of(
 def differences(stored: Sequence[StoredLaunch], fresh: Sequence[StoredLaunch]) -> tuple[Difference, ...]:
     """What the fresh launches have that no stored launch had, the most telling first.
 
-    Engine version, driver, CUDA, NCCL and kernel libraries come first, then NCCL variables and what the engine
-    resolved to, then the host and the commit.
+    Engine version, driver, CUDA, NCCL and kernel libraries come first, then NCCL variables and the settings' own
+    command, then what the engine resolved to, then the host and the commit.
     """
     was, now = [_facts(x) for x in stored], [_facts(x) for x in fresh]
     found = []
-    for name in {name for facts in (*was, *now) for name in facts}:
+    names = {name for facts in (*was, *now) for name in facts}
+    if not any("executable" in facts for facts in was):  # recorded before such things were
+        names = {n for n in names if not n.startswith(("executable", "command", "model files"))}
+    for name in names:
         before = list(dict.fromkeys(x.get(name, ABSENT) for x in reversed(was)))
         after = list(dict.fromkeys(x.get(name, ABSENT) for x in reversed(now)))
         if before and set(after) - set(before):
@@ -93,7 +96,7 @@ def _rank(name: str) -> int:
         return _FIRST.index(name)
     if name.endswith(" version"):
         return len(_FIRST)
-    if name.startswith("NCCL_"):
+    if name.startswith(("NCCL_", "command")):
         return len(_FIRST) + 1
     if name == "commit":
         return len(_FIRST) + 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from pathlib import Path
@@ -25,11 +26,21 @@ def hardware(inventory: Inventory | None = None) -> Hardware:
     return Hardware(
         gpus=tuple(g for g in gpus if not g.refused),
         cpu=_cpu_name(),
-        cores=os.cpu_count() or 1,
+        cores=_usable_cores(),
         memory_gb=round(psutil.virtual_memory().total / 2**30, 1),
         host=platform.node(),
         problem=problem or "; ".join(f"{g.name}: {g.refused}" for g in gpus if g.refused),
     )
+
+
+def _usable_cores() -> int:
+    """Those that this process may run on, or as many as its container's share of time comes to."""
+    cores = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").split()
+        return min(cores, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):  # no container, or no limit ("max")
+        return cores
 
 
 def system_inventory() -> Inventory:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +22,26 @@ from pytest_llmperf.server.state import Lock, private_dir, try_lock, write_priva
 
 @dataclass(frozen=True)
 class Kept:
-    """One server left up: who it is, and enough to prove later that a PID is still the same process."""
+    """One server left up: who it is, and enough to prove later that a PID is still the same process. What the record
+    of another version of this plugin lacks is empty, so that the server is listed and stopped, and never reused."""
 
     id: str
-    key: str
-    digest: str
-    engine: str
-    label: str
-    host: str
-    port: int
     supervisor: int
     born: str
-    started_at: float
-    startup_s: float
-    model: str
-    log: str
-    grace: float
+    key: str = ""
+    digest: str = ""
+    engine: str = ""
+    label: str = "?"
+    host: str = "?"
+    port: int = 0
+    started_at: float = 0.0
+    startup_s: float = 0.0
+    model: str = "?"
+    log: str = ""
+    grace: float = 5.0
     gpus: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    circumstances: Mapping[str, str] = field(default_factory=dict)
     api_key: str | None = field(default=None, repr=False)
 
     @property
@@ -107,6 +109,7 @@ def of(launch: Launch, process: EngineProcess, digest: str, grace: float) -> Kep
         grace=grace,
         gpus=launch.gpus,
         notes=launch.notes,
+        circumstances=launch.circumstances,
         api_key=launch.endpoint.api_key,
     )
 
@@ -193,7 +196,8 @@ def _forget(kept: Kept, state_dir: Path) -> None:
 
 
 def _read(data: Mapping[str, Any]) -> Kept:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    known = {f.name for f in fields(Kept)} & data.keys()
+    values: dict[str, Any] = {k: tuple(data[k]) if isinstance(data[k], list) else data[k] for k in known}
     return Kept(**values)
 
 

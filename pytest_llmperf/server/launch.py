@@ -38,7 +38,8 @@ class PoolSettings:
 
 @dataclass(frozen=True)
 class Launch:
-    """One life of one server process, ready to be asked. ``startup_s`` runs from exec to the first generated token."""
+    """One life of one server process, ready to be asked. ``startup_s`` runs from exec to the first generated token.
+    ``circumstances`` are what it depends on beside ``config``, secrets masked."""
 
     id: str
     config: ServerConfig
@@ -54,6 +55,7 @@ class Launch:
     reused: bool = False
     attached: bool = False
     notes: tuple[str, ...] = ()
+    circumstances: Mapping[str, str] = field(default_factory=dict)
 
 
 def new_id(now: float | None = None) -> str:

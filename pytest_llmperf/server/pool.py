@@ -204,6 +204,8 @@ class ServerPool:
                 self._report(server, server.end())
                 return
             life.process.keep()
+            for lock in server.lease.locks:
+                lock.sign(label=launch.config.label, kept=launch.id)
         self._note(f"{launch.config.label}: left up at {launch.endpoint.root_url} (`llmperf servers stop` ends it)")
 
     def _report(self, server: Server, remains: Remains) -> None:

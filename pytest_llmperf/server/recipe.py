@@ -14,11 +14,10 @@ from typing import Any
 from pytest_llmperf.engines.base import Endpoint, Engine, EngineSettings
 from pytest_llmperf.models import tiny_model
 from pytest_llmperf.server import places
+from pytest_llmperf.server.circumstances import circumstances, traces, tuning
 from pytest_llmperf.server.masking import Environment, Masker, secrets_of
-from pytest_llmperf.server_config import MASK, ServerConfig, is_secret, mask
+from pytest_llmperf.server_config import ServerConfig, is_secret, mask
 
-#: Inherited variables that change how fast an engine is: no part of the declared config, so they are said in a note.
-TUNING = ("NCCL_", "SGLANG_", "SGL_", "VLLM_", "FLASHINFER_", "TRITON_", "TORCHINDUCTOR_", "LLAMA_ARG_", "OMP_NUM_")
 #: A secret inherited by pytest is masked from this length on; shorter ones are taken for words.
 SHORTEST_INHERITED = 8
 
@@ -26,7 +25,8 @@ SHORTEST_INHERITED = 8
 @dataclass(frozen=True)
 class Recipe:
     """One launch about to happen. ``declared`` are the variables that settings, config and adapter set, a part of
-    ``env``. ``keyed`` says that the engine was given the endpoint's API key."""
+    ``env``. ``keyed`` says that the engine was given the endpoint's API key. ``circumstances`` are what else it depends
+    on, secrets masked."""
 
     argv: tuple[str, ...] = field(repr=False)
     env: Environment
@@ -34,6 +34,7 @@ class Recipe:
     endpoint: Endpoint
     keyed: bool
     masker: Masker
+    circumstances: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
     def provenance(self) -> dict[str, Any]:
@@ -57,26 +58,27 @@ def recipe(config: ServerConfig, engine: Engine, own: EngineSettings, port: int,
     declared = Environment({name: str(value) for name, value in command.env.items()})
     masker = masker_for(config, command.argv, declared, endpoint.api_key)
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    untold = tuning({k: v for k, v in inherited.items() if k not in {**declared, **gpus}})
+    argv = places.expand(command.argv, {**declared, **gpus}, endpoint, config.label, own.command or ())
     return Recipe(
-        argv=places.expand(command.argv, {**declared, **gpus}, endpoint, config.label, own.command or ()),
+        argv=argv,
         # Unbuffered, or the log would lag behind what happens.
         env=Environment({**inherited, "PYTHONUNBUFFERED": "1", **declared, **gpus}),
         declared=declared,
         endpoint=endpoint,
         keyed=keyed,
         masker=masker,
-        notes=tuple(
-            f"inherited from the environment: {name}={MASK if is_secret(name) else masker(value)}"
-            for name, value in sorted(inherited.items())
-            if name.startswith(TUNING) and not name.endswith("_VERSION") and name not in declared
-        ),
+        circumstances={k: masker(v) for k, v in mask(circumstances(config, own, argv, untold)).items()},
+        # no part of the declared config, so said at once
+        notes=tuple(f"inherited from the environment: {k}={masker(v)}" for k, v in mask(untold).items()),
     )
 
 
 def digest(config: ServerConfig, engine: Engine, own: EngineSettings) -> str:
     """Identity of how ``config`` would be started here and now: a changed command must not find an old server."""
     plan = recipe(config, engine, own, 1, {})
-    text = json.dumps([plan.argv, sorted(plan.declared.items()), own.cwd, plan.notes])
+    known = sorted(plan.declared.items()), sorted(plan.circumstances.items()), traces(config, own, plan.argv)
+    text = json.dumps([plan.argv, *known])
     return hashlib.sha256(text.replace(plan.endpoint.api_key or "", "").encode()).hexdigest()[:16]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from pytest_llmperf.engines.base import Counters, Endpoint, Engine, Mismatch
@@ -140,6 +141,7 @@ def serving(
     reused: bool = False,
     attached: bool = False,
     notes: Sequence[str] = (),
+    circumstances: Mapping[str, str] = MappingProxyType({}),
 ) -> Server:
     """A server that has generated a token, asked what it resolved ``config`` to; the arguments are ``Launch``'s."""
     effective = engine.effective(config, http.LiveProbe(endpoint, log.text))
@@ -159,6 +161,7 @@ def serving(
         reused=reused,
         attached=attached,
         notes=tuple(dict.fromkeys((*notes, *map(mismatch_text, mismatches)))),
+        circumstances=circumstances,
     )
     return Server(launch, engine, life, log, mismatches)
 

@@ -135,6 +135,7 @@ def _run(
             gpus=lease.uuids,
             pids=tuple(p.pid for p in process.tree()),
             notes=(*notes, *readiness.notes, *plan.notes),
+            circumstances=plan.circumstances,
         )
         unless_ready.pop_all()
     return server
@@ -184,4 +185,5 @@ def resume(config: ServerConfig, engine: Engine, kept: Kept, context: Context) -
         pids=tuple(p.pid for p in kept.tree()),
         reused=True,
         notes=kept.notes,
+        circumstances=kept.circumstances,
     )

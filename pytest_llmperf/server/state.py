@@ -125,4 +125,8 @@ def owner(path: Path) -> Mapping[str, Any]:
 
 def named(facts: Mapping[str, Any]) -> str:
     """Whoever signed a lock, for a message: ``vllm llama of pid 123``."""
-    return f"{facts['label']} of pid {facts['pid']}" if {"label", "pid"} <= facts.keys() else "another run"
+    if not {"label", "pid"} <= facts.keys():
+        return "another run"
+    if "kept" in facts:
+        return f"{facts['label']}, which a run left up (`llmperf servers stop {facts['kept']}` ends it)"
+    return f"{facts['label']} of pid {facts['pid']}"

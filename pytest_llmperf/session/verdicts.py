@@ -85,7 +85,7 @@ class Verdicts:
             host=self._host,
             cache=launch.cache_state,
             metrics=metrics,
-            provenance=provenance.of(self._hardware, launch.effective, commit=self._commit),
+            provenance=provenance.of(self._hardware, launch.effective, commit=self._commit, extra=launch.circumstances),
         )
 
     def known(self, test: str, engine: str) -> list[Series]:

@@ -82,7 +82,7 @@ def test_the_tiny_model_is_known_by_its_recipe(monkeypatch: pytest.MonkeyPatch) 
 
 def test_engine_on_the_cpu_is_known_by_its_cpu() -> None:
     fields = of(uses_gpu=False).fields
-    assert fields["cpu"] == "Intel Xeon CPU @ 2.20GHz"
+    assert (fields["cpu"], fields["cores"]) == ("Intel Xeon CPU @ 2.20GHz", "2")
     assert not [f for f in fields if f.startswith("gpu")]
 
 

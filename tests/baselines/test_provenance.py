@@ -52,6 +52,15 @@ def test_the_most_telling_difference_comes_first() -> None:
     assert found[0] == Difference("engine version", "old", "new")
 
 
+def test_what_was_not_recorded_then_is_no_difference() -> None:
+    now = {"executable": "/bin/serve", "command --stream-interval": "4"}
+    assert provenance.differences([make_launch(0, provenance={})], [make_launch(1, provenance=now)]) == ()
+    (found,) = provenance.differences(
+        [make_launch(0, provenance={"executable": "/bin/serve"})], [make_launch(1, provenance=now)]
+    )
+    assert found == Difference("command --stream-interval", "-", "4")
+
+
 def test_what_any_stored_launch_had_is_no_difference() -> None:
     stored = [make_launch(n, provenance={"driver": d}) for n, d in enumerate(("570", "575"))]
     assert provenance.differences(stored, [make_launch(5, provenance={"driver": "570"})]) == ()

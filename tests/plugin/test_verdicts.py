@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch
-from tests.plugin.conftest import HOST_GUARDS, SUITE, USUAL, Project
+from tests.plugin.conftest import HOST_GUARDS, SETTINGS, SUITE, USUAL, Project
 
 HEAD = (
     "import pytest\nfrom pytest_llmperf import perf\npytestmark = pytest.mark.llm_server(model='fake-model')\n"
@@ -36,6 +37,25 @@ def test_the_command_line_goes_before_the_marker(recorded: Project, monkeypatch:
     assert recorded.result["verdict"] == "passed"
     assert recorded.run_here("--llmperf-min-effect", "0.1").ret == pytest.ExitCode.TESTS_FAILED
     assert recorded.result["verdict"] == "regressed"
+
+
+def test_a_loss_by_what_nobody_declared_is_named(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag in the command, a variable of the engine's table, one of the shell: no part of the declared server."""
+    command = [*recorded.base.command, "sglang"]
+    (recorded.path / "pyproject.toml").write_text(
+        "[tool.llmperf.engines.sglang]\n"
+        f"command = {json.dumps([*command, '--cuda-graph-max-bs', '4'])}\nenv = {{ FAKE_SLOWDOWN = '0.7' }}\n"
+        + SETTINGS
+    )
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert recorded.run_here().ret == pytest.ExitCode.TESTS_FAILED
+    assert recorded.result["verdict"] == "regressed"
+    differs = {d["name"]: (d["baseline"], d["now"]) for d in recorded.result["differences"]}
+    assert differs == {
+        "command --cuda-graph-max-bs": ("-", "4"),
+        "FAKE_SLOWDOWN": ("-", "0.7"),
+        "OMP_NUM_THREADS": ("-", "1"),
+    }
 
 
 def test_a_target_alone(project: Project) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import stat
 from collections.abc import Callable
@@ -95,19 +96,64 @@ def test_another_server_is_started_when_it_is_not_the_same_or_in_use_or_not_aske
     assert not pools(keep=True).get(config()).launch.reused
 
 
-def test_identity_is_how_it_would_be_started_here_and_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_is_how_it_would_be_started_here_and_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, own = ENGINES["fake"], EngineSettings()
     asked = config(env={"A": "1"})
     same = digest(asked, engine, own)
     assert digest(asked, engine, own) == same
-    others = [
+    others = {
+        same,
         digest(asked, engine, EngineSettings(command=("other", "program"))),
         digest(asked, engine, EngineSettings(env={"B": "2"})),
         digest(asked, engine, EngineSettings(cwd="/")),
         digest(config(env={"A": "2"}), engine, own),
-    ]
-    monkeypatch.setenv("NCCL_PROTO", "LL")
-    assert len({same, *others, digest(asked, engine, own)}) == 6
+    }
+    for name in ("NCCL_PROTO", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "LD_PRELOAD"):
+        with monkeypatch.context() as shell:
+            shell.setenv(name, "0")
+            others.add(digest(asked, engine, own))
+    monkeypatch.chdir(tmp_path)
+    others.add(digest(asked, engine, own))
+    assert len(others) == 10
+
+
+def test_another_environment_or_model_of_the_same_words_is_another_server(tmp_path: Path) -> None:
+    engine, seen = ENGINES["fake"], set()
+    for folder in ("a", "b"):
+        program = tmp_path / folder / "bin" / "serve"
+        packages = tmp_path / folder / "lib" / "python3.11" / "site-packages"
+        model = tmp_path / folder / "model"
+        for made in (program.parent, packages, model):
+            made.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        (model / "config.json").write_text("{}")
+        own = EngineSettings(command=("serve",), cwd=str(tmp_path / folder), env={"PATH": str(program.parent)})
+        for change in (
+            lambda: None,
+            lambda packages=packages: (packages / "engine-2.dist-info").mkdir(),
+            lambda model=model: (model / "config.json").write_text('{"layers": 2}'),
+            lambda program=program: program.write_text("#!/bin/sh -e\n"),
+        ):
+            change()
+            seen.add(digest(config(model="./model"), engine, own))
+        assert digest(config(model="./model"), engine, own) in seen
+    assert len(seen) == 8
+
+
+def test_records_of_another_version_are_listed_and_can_be_stopped(
+    pools: Pools, leave_up: Callable[..., None], state: Path
+) -> None:
+    leave_up()
+    (path,) = (state / "kept").glob("*.json")
+    facts = json.loads(path.read_text())
+    for gone in ("digest", "notes", "circumstances"):
+        del facts[gone]
+    write_private(path, json.dumps({**facts, "of_the_future": 1}))
+    (record,) = list_kept(state)
+    assert not pools(keep=True).get(config()).launch.reused
+    assert stop_kept(state, [record.id]) == [record.id]
+    assert record.process is None
 
 
 def test_a_fresh_launch_ends_the_reused_one(
@@ -169,7 +215,9 @@ def test_it_goes_on_holding_its_gpus(pools: Pools, tmp_path: Path, state: Path) 
     gpus.write_text(json.dumps({"gpus": ["GPU-aaaa"]}))
     driver = Driver(folder=tmp_path, configs=[{"engine": "fakegpu"}], settings={"keep": True}, inventory=gpus)
     driver.finish()
-    with pytest.raises(LaunchError, match="GPU 0 is leased to fakegpu fake-model of pid"):
+    (record,) = list_kept(state)
+    said = f"GPU 0 is leased to fakegpu fake-model, which a run left up (`llmperf servers stop {record.id}` ends it)"
+    with pytest.raises(LaunchError, match=re.escape(said)):
         pools(FileInventory(gpus)).get(config(engine="fakegpu", seed=1))
     stop_kept(state)
     assert pools(FileInventory(gpus)).get(config(engine="fakegpu", seed=1)).launch.gpus == ("GPU-aaaa",)
