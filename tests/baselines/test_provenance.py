@@ -54,7 +54,7 @@ def test_the_most_telling_difference_comes_first() -> None:
 
 def test_what_was_not_recorded_then_is_no_difference() -> None:
     now = {"executable": "/bin/serve", "command --stream-interval": "4"}
-    assert provenance.differences([make_launch(0, provenance={})], [make_launch(1, provenance=now)]) == ()
+    assert provenance.differences([make_launch(0)], [make_launch(1, provenance={"driver": "570", **now})]) == ()
     (found,) = provenance.differences(
         [make_launch(0, provenance={"executable": "/bin/serve"})], [make_launch(1, provenance=now)]
     )
