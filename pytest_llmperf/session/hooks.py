@@ -39,6 +39,8 @@ class SessionHooks:
         self._plan = Plan({})
         self._ending: SessionFinish | None = None
         self._interrupted = False
+        self._begun: dict[str, None] = {}
+        """Tests that have begun, in the order of their latest rounds."""
         if hasattr(config, "workerinput"):
             self._plan_path = Path(config.workerinput["llmperf_plan"])
             return
@@ -129,8 +131,10 @@ class SessionHooks:
         return report
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logstart(self) -> None:
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._status.clear()
+        self._begun.pop(nodeid, None)
+        self._begun[nodeid] = None
 
     @pytest.hookimpl(tryfirst=True)  # a plugin that knows reruns would have its own word for our rounds
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Status | None:
@@ -167,9 +171,14 @@ class SessionHooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        if self._ending is not None and crashitem in Plan.read(self._plan_path).planned:
-            self._ending.lost(crashitem, str(report.longrepr))
-            report.user_properties.append((junit.KIND, "infrastructure"))
+        plan = Plan.read(self._plan_path)
+        if self._ending is None or crashitem not in plan.planned:
+            return
+        # xdist's worker stays at the last test of a group while the others have their later rounds
+        running = next(n for n in (*reversed(self._begun), crashitem) if plan.groups.get(n) == plan.groups[crashitem])
+        report.nodeid, report.longrepr = running, str(report.longrepr).replace(crashitem, running)
+        self._ending.lost(running, report.longrepr)
+        report.user_properties.append((junit.KIND, "infrastructure"))
 
     # -- the end
 

@@ -193,8 +193,10 @@ class PerfTest:
         self.noticed = []
 
     def measured(self, measurement: Measurement) -> None:
-        """Told of every measurement that the test makes."""
+        """Told of every measurement that the test makes. What it noticed is in the test's results, else a note."""
         self.noticed += measurement.notes
+        if not self.planned:
+            self.notes += [f"{self.in_round}: {note}" for note in measurement.notes]
 
     @property
     def decided(self) -> bool:

@@ -143,7 +143,7 @@ def _payload(
         "results": [],
         "servers": [plain(record) for record in records],
         "fresh": [],
-        "notes": [f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes],
+        "notes": [*(f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes), *test.notes],
         "sweeps": [plain(s) for s in test.sweeps(prior, ignored)],
         "slot": test.slot.name,
         "error": isinstance(error, LaunchError),

@@ -95,6 +95,10 @@ class SweepTest(PerfTest):
                     return
 
     @property
+    def in_round(self) -> str:
+        return f"{super().in_round}, {self.progress}"
+
+    @property
     def progress(self) -> str:
         """``launch 3 of 10, nccl.proto=LL``"""
         return f"launch {self.order.index(self.slot) + 1} of {len(self.order)}, {self.slot.name}"
@@ -104,6 +108,7 @@ class SweepTest(PerfTest):
         if measurement.invalid:
             raise MeasurementError("the measurement is invalid:\n  " + "\n  ".join(measurement.invalid))
         self._taken.append(Taken(self.slot.name, measurement))
+        super().measured(measurement)
 
     def missing(self) -> tuple[str, ...]:
         """What this launch should have measured and has not, in words; without ``@perf``, any metric will do."""

@@ -139,6 +139,18 @@ def test_a_crash_counts_as_run_and_the_rest_of_its_group_runs(project: Project) 
     assert kinds(project)["test_crash"] == ("error", "infrastructure")
 
 
+def test_a_crash_in_a_later_round_is_that_of_the_test_that_ran(project: Project) -> None:
+    """xdist's worker is at the last test of the group all the while."""
+    second = "open('seen', 'x') if not os.path.exists('seen') else os._exit(3)"
+    project.suite(HEAD + quick("crash", f"{GREEN}; {second}") + quick("z"))
+    result = project.run("-n", "1", "--launches", "2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FAILED test_perf.py::test_crash?sglang? *"])
+    assert project.verdicts == {"test_crash[sglang]": "error", "test_z[sglang]": "error"}
+    for found in project.results:
+        assert found["reasons"][0].endswith("crashed while running 'test_perf.py::test_crash[sglang]'")
+
+
 def test_what_was_not_run_any_more(project: Project) -> None:
     project.suite(HEAD + quick("a", "assert 0") + quick("b"))
     (project.path / "test_z.py").write_text(HEAD.replace("fake-model", "other") + quick("z"))
@@ -165,6 +177,33 @@ def test_what_was_noticed_reaches_the_reader(recorded: Project, monkeypatch: pyt
     assert note not in str(green.stdout)
     monkeypatch.setenv("FAKE_SLOWDOWN", "0.5")
     recorded.run_here("--llmperf-confirm", "0").stdout.fnmatch_lines(["│ • * tokens in a chunk"])
+
+
+@pytest.mark.parametrize(
+    ("suite", "said"),
+    [
+        ("@pytest.mark.llm_server(model='m')\ndef test_it(llm_server):\n    ", "note: test_it[sglang]: "),
+        (
+            "@pytest.mark.llm_server(model='m')\n@pytest.mark.llm_ab(b={'seed': 2}, budget=1)\n"
+            "def test_it(ab):\n    ab(lambda llm_server: ",
+            "note: test_it[sglang]: ",
+        ),
+        (
+            "@pytest.mark.llm_server(model='m')\n@pytest.mark.llm_sweep(seed=[2], launches=1)\n"
+            "def test_it(llm_server):\n    ",
+            "note: test_it[sglang], launch 1 of 3, base: ",
+        ),
+    ],
+    ids=["ungated", "A/B", "sweep"],
+)
+def test_what_was_noticed_without_a_gate_is_said(
+    project: Project, suite: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_TOKENS_PER_CHUNK", "4")
+    end = ")" if suite.endswith(": ") else ""
+    project.suite(f"import pytest\n{suite}llm_server.stream(output_tokens=24, prompt_tokens=16, repetitions=1){end}\n")
+    project.run_here()
+    assert any(x.startswith(said) and x.endswith("tokens in a chunk") for x in project.messages.splitlines())
 
 
 def test_a_pass_against_an_old_baseline_says_so(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
