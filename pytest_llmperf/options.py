@@ -160,13 +160,14 @@ class Options:
         from pytest_llmperf.engines.settings import engine_settings
         from pytest_llmperf.tuning.presets import load_presets
 
-        where, table = _project_table(config.rootpath)
+        here, root = config.invocation_params.dir, config.rootpath
+        folder, where, table = project_settings(here if here.is_relative_to(root) else root)
         known = {s.name for s in OPTIONS} | {"engines", "profiles", "presets"}
         for key in table:
             if key not in known:
                 raise ConfigError(f"{where}: unknown key {key!r}{nearest(key, known)}")
         read = cls(
-            **{option.name: _value(config, option, table, where) for option in OPTIONS},
+            **{option.name: _value(config, option, folder, table, where) for option in OPTIONS},
             said=frozenset(s.name for s in OPTIONS if config.getoption(f"llmperf_{s.name}") is not None),
             update=config.getoption("llmperf_update"),
             ci=os.environ.get("CI", "").lower() not in ("", "0", "false"),
@@ -195,24 +196,36 @@ class Options:
             )
 
 
-def _project_table(root: Path) -> tuple[str, Mapping[str, Any]]:
-    """``llmperf.toml``, else ``[tool.llmperf]`` of pyproject.toml in the root folder."""
-    for name in ("llmperf.toml", "pyproject.toml"):
-        path = root / name
-        if not path.is_file():
-            continue
-        import tomli  # here: only a session that measures has use for it
+def project_settings(start: Path) -> tuple[Path, str, Mapping[str, Any]]:
+    """The settings in force in ``start``: of the nearest folder from there up that has ``llmperf.toml``, or
+    ``[tool.llmperf]`` in its pyproject.toml; that folder, which relative paths in them start from, what to call them in
+    a message, and the table. An empty table of ``start`` where there are none.
 
-        try:
-            data = tomli.loads(path.read_text(encoding="utf-8"))
-        except (tomli.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise ConfigError(f"{path}: not valid TOML: {e}") from e
-        except OSError as e:
-            raise ConfigError(f"{path} cannot be read: {e.strerror or e}") from e
-        if name == "llmperf.toml":
-            return name, data
-        return "[tool.llmperf] in pyproject.toml", _table(_table(data, "tool", name), "llmperf", name)
-    return "[tool.llmperf]", {}
+    Raises ``ConfigError`` that names a file which cannot be read.
+    """
+    for folder in (start, *start.parents):
+        for name in ("llmperf.toml", "pyproject.toml"):
+            data = _toml(folder / name)
+            said = name if folder == start else str(folder / name)
+            if data is None or (name == "pyproject.toml" and "llmperf" not in _table(data, "tool", said)):
+                continue
+            if name == "llmperf.toml":
+                return folder, said, data
+            return folder, f"[tool.llmperf] in {said}", _table(_table(data, "tool", said), "llmperf", said)
+    return start, "[tool.llmperf]", {}
+
+
+def _toml(path: Path) -> Mapping[str, Any] | None:
+    if not path.is_file():
+        return None
+    import tomli  # here: only a session that measures has use for it
+
+    try:
+        return tomli.loads(path.read_text(encoding="utf-8"))
+    except (tomli.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: not valid TOML: {e}") from e
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror or e}") from e
 
 
 def _table(data: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
@@ -225,7 +238,7 @@ def _as_table(value: Any, key: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _value(config: pytest.Config, option: Option, table: Mapping[str, Any], where: str) -> Any:
+def _value(config: pytest.Config, option: Option, folder: Path, table: Mapping[str, Any], where: str) -> Any:
     given = config.getoption(f"llmperf_{option.name}")
     ini = config.getini(f"llmperf_{option.name}")
     if given is not None:
@@ -233,9 +246,9 @@ def _value(config: pytest.Config, option: Option, table: Mapping[str, Any], wher
     elif ini:
         value, base = _checked(option, ini, f"ini llmperf_{option.name}"), config.rootpath
     elif option.name in table:
-        value, base = _checked(option, table[option.name], f"{where}: {option.name}"), config.rootpath
+        value, base = _checked(option, table[option.name], f"{where}: {option.name}"), folder
     else:
-        value, base = option.default, config.rootpath
+        value, base = option.default, folder if table else config.rootpath
     if option.name == "export":
         return tuple((name, base / Path(path).expanduser()) for name, _, path in (x.partition("=") for x in value))
     return base / Path(value).expanduser() if option.name in _PATHS and value else value

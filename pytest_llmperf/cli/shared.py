@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import tomli
 from rich.console import Console
 from rich.text import Text
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.options import project_settings
 from pytest_llmperf.records.text import clean
 from pytest_llmperf.report import layout
 from pytest_llmperf.report.grids import Column, Grid, Row
@@ -33,33 +32,13 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def folder_of(args: argparse.Namespace) -> Path:
     """The baselines folder that ``args`` or the project names. Raises ``ConfigError`` when it is not there."""
-    folder: Path = args.baselines or _configured(Path.cwd())
+    if args.baselines is None:
+        where, _, settings = project_settings(Path.cwd())
+        args.baselines = where / str(settings.get("baselines", "baselines"))
+    folder: Path = args.baselines
     if not folder.is_dir():
         raise ConfigError(f"there is no baselines folder {folder}; name it with --baselines DIR")
     return folder
-
-
-def _configured(start: Path) -> Path:
-    """The ``baselines`` setting of the nearest llmperf.toml or pyproject.toml with [tool.llmperf], from here up."""
-    for folder in (start, *start.parents):
-        for name in ("llmperf.toml", "pyproject.toml"):
-            table = _table(folder / name)
-            if table is not None:
-                return folder / str(table.get("baselines", "baselines"))
-    return start / "baselines"
-
-
-def _table(path: Path) -> Mapping[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        data = tomli.loads(path.read_text(encoding="utf-8"))
-    except (tomli.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    if path.name == "llmperf.toml":
-        return data
-    table = data.get("tool", {}).get("llmperf")
-    return table if isinstance(table, dict) else None
 
 
 def console() -> Console:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.cli.main import main
 from tests.plugin.conftest import Project
 
 #: Prints the options in force, one ``name=value`` a line, and runs nothing.
@@ -54,6 +55,26 @@ def test_command_line_over_ini_over_table_over_default(project: Project) -> None
     assert found["ignore_guards"] == "('drift', 'queueing')"
     found = options(project, "--llmperf-confirm", "5", "--llmperf-ignore-guard", "drift", "--keep-servers")
     assert (found["confirm"], found["ignore_guards"], found["keep_servers"]) == ("5", "('drift',)", "True")
+
+
+@pytest.mark.parametrize("name", ["llmperf.toml", "pyproject.toml"])
+def test_settings_are_the_nearest_ones_upward_for_pytest_and_the_command(
+    project: Project, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = project.path / "nightly" / "suites"
+    nested.mkdir(parents=True)
+    head = "[tool.llmperf]\n" if name == "pyproject.toml" else ""
+    (nested.parent / name).write_text(f"{head}confirm = 3\n")
+    monkeypatch.chdir(nested)
+    found = options(project, str(project.path))
+    assert (found["confirm"], found["baselines"]) == ("3", repr(nested.parent / "baselines"))
+    capsys.readouterr()
+    assert main(["baselines", "show"]) == 4
+    assert f"there is no baselines folder {nested.parent / 'baselines'}" in capsys.readouterr().err
+    (nested.parent / name).write_text(f"{head}confirmed = 3\n")
+    assert f"{nested.parent / name}: unknown key 'confirmed' (did you mean 'confirm'?)" in refusal(project)
+    monkeypatch.chdir(nested.parents[2])
+    assert options(project, str(project.path))["confirm"] == "2", "elsewhere, those of the tests count"
 
 
 def test_engines_of_the_settings_and_of_the_command_line(project: Project) -> None:
