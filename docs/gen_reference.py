@@ -153,7 +153,8 @@ def _options() -> str:
 Each is read from the command line, else pytest's ini (`llmperf_<key>`), else `[tool.llmperf]` of pyproject.toml (or the
 whole of llmperf.toml), else it has its default. The settings are those of the nearest folder that has some, from where
 pytest or `llmperf` runs upward (from the root folder of the tests, where pytest runs outside of it); their paths start
-there. What a test's own marker says (`min_effect`, `startup_timeout`) goes before all of them. A short flag that another plugin already owns is left to it; the `--llmperf-` one always works.
+there. What a test's own marker says (`min_effect`, `startup_timeout`) goes before all of them. A short flag that
+another plugin already owns is left to it; the `--llmperf-` one always works.
 
 {table(("option", "key", "default", "meaning"), map(row, options.OPTIONS))}
 `--update-baselines` (`--llmperf-update-baselines`) records new baselines and agreeing launches, and starts a new epoch

@@ -145,7 +145,7 @@ def test_a_crash_in_a_later_round_is_that_of_the_test_that_ran(project: Project)
     project.suite(HEAD + quick("crash", f"{GREEN}; {second}") + quick("z"))
     result = project.run("-n", "1", "--launches", "2")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["FAILED test_perf.py::test_crash?sglang? *"])
+    result.stdout.fnmatch_lines(["FAILED test_perf.py::test_crash?sglang?*"])
     assert project.verdicts == {"test_crash[sglang]": "error", "test_z[sglang]": "error"}
     for found in project.results:
         assert found["reasons"][0].endswith("crashed while running 'test_perf.py::test_crash[sglang]'")

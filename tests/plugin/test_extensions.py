@@ -97,6 +97,7 @@ def test_what_is_no_value_fails_the_test_that_measured_it(project: Project) -> N
     assert "metric mine: its compute() gave -1.0, no number from 0 up" in str(result.stdout)
 
 
+@pytest.mark.usefixtures("planned_times")
 def test_ab_knows_the_engines_of_plugins(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     extended(project)
     command = shlex.join([*project.base.command, "vllm"])
