@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from pytest_llmperf.records.results import Result, SessionRecord
-from pytest_llmperf.records.text import clean, settings
+from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord
+from pytest_llmperf.records.text import clean, percent, plural, settings
 from pytest_llmperf.report import grids
 from pytest_llmperf.report import summary as words
 from pytest_llmperf.report.grids import Grid
@@ -55,28 +55,17 @@ def summary(session: SessionRecord) -> str:
 
 
 def _lines(session: SessionRecord) -> Iterator[str]:
+    """What is not green in one table, then why and what to do; every result after that, folded."""
     yield "## LLM performance"
     yield ""
     yield f"**{words.tally(session.results)}**" + "".join(f" · {s}" for s in _facts(session))
-    for server, results in words.groups(session):
+    for failure in (f for server in session.servers for f in server.failures):
         yield ""
-        yield f"### {markdown(words.label(server))}"
+        yield f"❌ {markdown(failure)}"
+    notable = words.worst_first(r for r in session.results if words.state(r) not in words.FINE or words.is_weak(r))
+    if notable:
         yield ""
-        yield f"{words.launches(server)} · config {code(server.key)}"
-        declared = [f"{k}={v}" for k, v in settings(server.config, skip=words.IN_LABEL)]
-        if declared:
-            yield ""
-            yield " ".join(code(d) for d in declared)
-        for failure in server.failures:
-            yield ""
-            yield f"❌ {markdown(failure)}"
-        if results:
-            yield ""
-            yield from table(grids.results(results[:MOST_ROWS], _names(session)))
-        if len(results) > MOST_ROWS:
-            yield ""
-            yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
-    notable = [r for r in session.results if words.state(r) not in words.FINE or words.is_weak(r)]
+        yield from table(grids.results(notable[:MOST_EXPLAINED], _names(session)))
     for result in notable[:MOST_EXPLAINED]:
         yield from _explained(result, session)
     if len(notable) > MOST_EXPLAINED:
@@ -88,7 +77,35 @@ def _lines(session: SessionRecord) -> Iterator[str]:
     if closing:
         yield ""
         yield from (f"- {line}" for line in closing)
+    if session.servers:
+        yield ""
+        yield f"<details><summary>{_everything(session)}</summary>"
+        for server, results in words.groups(session):
+            yield from _of_server(server, results, session)
+        yield ""
+        yield "</details>"
     yield ""
+
+
+def _everything(session: SessionRecord) -> str:
+    return f"All {plural(len(session.results), 'result')} on {plural(len(words.groups(session)), 'server')}"
+
+
+def _of_server(server: ServerRecord, results: list[Result], session: SessionRecord) -> Iterator[str]:
+    yield ""
+    yield f"### {markdown(words.label(server))}"
+    yield ""
+    yield f"{words.launches(server)} · config {code(server.key)}"
+    declared = [f"{k}={v}" for k, v in settings(server.config, skip=words.IN_LABEL)]
+    if declared:
+        yield ""
+        yield " ".join(code(d) for d in declared)
+    if results:
+        yield ""
+        yield from table(grids.results(results[:MOST_ROWS], _names(session)))
+    if len(results) > MOST_ROWS:
+        yield ""
+        yield f"... and {len(results) - MOST_ROWS} more; the JSON and HTML reports have all of them"
 
 
 def _names(session: SessionRecord) -> dict[str, str]:
@@ -180,10 +197,11 @@ def _level(result: Result) -> str:
 
 def _annotation(result: Result, folder: str) -> str:
     path, line = words.place(result)
+    drop = f" {percent(result.change, signed=True)}" if result.verdict in ("regressed", "improved") else ""
     fields = {
         "file": posixpath.normpath(posixpath.join(folder, path)),
         **({"line": str(line)} if line else {}),
-        "title": f"llmperf: {words.verdict(result)}",
+        "title": f"llmperf: {words.verdict(result)}{drop}",
     }
     said = f"{clean(result.nodeid)} ({clean(result.engine)}, {clean(result.metric)}): {words.headline(result)}"
     differs = [f"{clean(d.name)}: {clean(d.baseline)} -> {clean(d.now)}" for d in result.differences]

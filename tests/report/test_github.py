@@ -46,6 +46,17 @@ def test_the_table_has_every_number() -> None:
     assert rows["test_load[64]"][-1].startswith("6.7%!")
 
 
+def test_what_is_not_green_comes_first_and_the_rest_is_folded() -> None:
+    out = github.summary(samples.FULL)
+    head, _, rest = out.partition("<details><summary>All ")
+    first = next(line for line in head.splitlines() if line.startswith("| ❌"))
+    assert "error" in first
+    assert rest.count("###") == len(samples.FULL.servers)
+    assert rest.strip().endswith("</details>")
+    green = github.summary(SessionRecord({}, (samples.SGLANG,), (samples.PASSED,)))
+    assert "| ✅" not in green.partition("<details>")[0]
+
+
 def test_a_regression_is_explained() -> None:
     out = github.summary(samples.FULL)
     assert "regressed: tests/perf/test_decode.py::test_single_stream" in out
@@ -114,10 +125,10 @@ def test_annotations() -> None:
     read = [_read(a) for a in github.annotations(samples.FULL)]
     assert [name for name, _, _ in read] == ["error"] * 6 + ["warning", "notice"]
     assert [p["title"].removeprefix("llmperf: ") for _, p, _ in read[:6]] == [
-        "error", "invalid", "regressed", "below target", "not comparable", "no baseline"
+        "error", "invalid", "regressed -22.9%", "below target", "not comparable", "no baseline"
     ]  # fmt: skip
     _, properties, data = read[2]
-    assert properties == {"file": "tests/perf/test_decode.py", "line": "14", "title": "llmperf: regressed"}
+    assert properties == {"file": "tests/perf/test_decode.py", "line": "14", "title": "llmperf: regressed -22.9%"}
     assert data.startswith("tests/perf/test_decode.py::test_single_stream (sglang, decode_tok_s): 63.61 tok/s over 3")
     assert "-22.9% against" in data
     assert "\nengine version: 0.5.16 -> 0.5.17" in data

@@ -150,3 +150,35 @@ def test_the_proposing_script_works(tmp_path: Path) -> None:
     assert "baselines/gone.toml" in body
     assert not (clone / "pwned").exists()
     sh(f"git --git-dir {origin} rev-parse --verify -q baselines/1-1 > /dev/null", tmp_path)
+
+
+@pytest.mark.parametrize("there", ["", "17"], ids=["first", "later"])
+def test_the_commenting_script_keeps_one_comment(tmp_path: Path, there: str) -> None:
+    """Run for real, with a ``gh`` that notes its words and finds the comment ``there``."""
+    jobs = _read("perf-gate.yml")["jobs"]
+    assert jobs["comment"]["permissions"] == {"pull-requests": "write"}
+    assert jobs["comment"]["runs-on"] == "ubuntu-latest"
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "gh").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/gh\ncase "$*" in *--jq*) echo "{there}";; esac\n')
+    (tools / "gh").chmod(0o755)
+    (tmp_path / "perf-report").mkdir()
+    folded = "<details><summary>All 1000 results on 1 server</summary>\n" + "row\n" * 20_000 + "</details>\n"
+    (tmp_path / "perf-report" / "summary.md").write_text(f"## LLM performance\n\n**1 regressed**\n{folded}", "utf-8")
+    environ = {
+        "PATH": f"{tools}:/usr/bin:/bin", "GITHUB_REPOSITORY": "o/r", "PULL": "5", "ENGINE": "vllm",
+        "REPORT": "https://ci.example/report", "RUN_URL": "https://ci.example/1",
+    }  # fmt: skip
+    script = jobs["comment"]["steps"][-1]["run"]
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    _, wrote = (tmp_path / "gh").read_text().splitlines()
+    where = "--method PATCH repos/o/r/issues/comments/17" if there else "repos/o/r/issues/5/comments"
+    assert wrote == f"api --silent {where} --field body=@body.md"
+    body = (tmp_path / "body.md").read_text()
+    assert body == (
+        "<!-- llmperf vllm -->\n## LLM performance\n\n**1 regressed**\n\n\n"
+        "[report and logs](https://ci.example/report), [run](https://ci.example/1)\n"
+    )
