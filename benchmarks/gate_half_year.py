@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pytest_llmperf.baselines import drift
+from pytest_llmperf.baselines.attempts import Attempt
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
+from pytest_llmperf.baselines.stored_gate import recordable_as
 from pytest_llmperf.baselines.update import Change, Fresh, plan
 from pytest_llmperf.stats import Gate, Prior
 
-METRIC, WEEKS, STORED, CONFIRM = "decode_tok_s", 26, 5, 2
+METRIC, WEEKS, STORED, CONFIRM, TRIES = "decode_tok_s", 26, 5, 2, 10
 _PRINT = Fingerprint({"gpu": "simulated"})
 _DAY = 86_400
 
@@ -82,6 +84,27 @@ def drift_said(
     return said / count, alone / count
 
 
+def until_green(
+    rng: np.random.Generator, count: int, cv: float, prior: Prior, alpha: float, *, loss: float, launches: int
+) -> tuple[float, float]:
+    """Share of series into which a ``loss`` (logs) is recorded by the first session with it, and by any of ``TRIES`` at
+    one commit, each on so many ``launches``."""
+    first = ever = 0
+    for _ in range(count):
+        series = _recorded(lambda: float(rng.normal(0, cv)))
+        attempts: list[Attempt] = []
+        for number in range(1, TRIES + 1):
+            done = _session(
+                series, lambda: float(rng.normal(-loss, cv)), number, prior, alpha, launches, attempts=attempts
+            )
+            if done.series != series:
+                first += number == 1
+                ever += 1
+                break
+            attempts.append(Attempt("one commit", utc(0), done.verdict))
+    return first / count, ever / count
+
+
 def _recorded(draw: Callable[[], float]) -> Series:
     launches = tuple(_launch(draw, 0, i) for i in range(STORED))
     first = plan(None, Fresh("t.py::test", "sglang", _PRINT, launches, {METRIC: "no_baseline"}))
@@ -89,17 +112,29 @@ def _recorded(draw: Callable[[], float]) -> Series:
     return first.onto(None)[0]
 
 
-def _session(series: Series, draw: Callable[[], float], day: float, prior: Prior, alpha: float) -> _Session:
-    """Screen one launch, confirm a suspect or a faster one, record all of them as the rules say."""
+def _session(
+    series: Series,
+    draw: Callable[[], float],
+    day: float,
+    prior: Prior,
+    alpha: float,
+    screened: int = 1,
+    *,
+    attempts: Sequence[Attempt] = (),
+) -> _Session:
+    """Screen so many launches, confirm suspect or faster ones, record all of them as the rules say."""
     gate = _gate(series, prior, alpha)
-    launches = [_launch(draw, day, 0)]
-    outcome = gate.screen(launches[0].metrics[METRIC])
+    launches = [_launch(draw, day, i) for i in range(screened)]
+    first, again = [x.metrics[METRIC] for x in launches], []
+    outcome = gate.screen(first)
     if outcome.verdict == "suspect" or outcome.faster:
-        launches += [_launch(draw, day, i) for i in range(1, CONFIRM + 1)]
-        outcome = gate.confirm([x.metrics[METRIC] for x in launches[1:]])
-    fresh = Fresh(series.test, series.engine, series.fingerprint, tuple(launches), {METRIC: outcome.verdict})
-    change = plan(series, fresh)
-    return _Session(change.onto(series)[0] if isinstance(change, Change) else series, outcome.verdict, fresh.launches)
+        launches += [_launch(draw, day, screened + i) for i in range(CONFIRM)]
+        again = [x.metrics[METRIC] for x in launches[screened:]]
+        outcome = gate.confirm(again, screened=screened)
+    verdict = recordable_as(gate, outcome, first, again)
+    fresh = Fresh(series.test, series.engine, series.fingerprint, tuple(launches), {METRIC: verdict})
+    change = plan(series, fresh, attempts=attempts)
+    return _Session(change.onto(series)[0] if isinstance(change, Change) else series, verdict, fresh.launches)
 
 
 def _gate(series: Series, prior: Prior, alpha: float) -> Gate:

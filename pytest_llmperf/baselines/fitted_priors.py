@@ -47,7 +47,7 @@ class Priors:
     def of(self, metric: Metric, launch_spread: float) -> Prior:
         """The prior of ``metric``; when too little is stored, one of the spread that is usual for the engine
         (``launch_spread``) and the metric."""
-        return self.fitted.get(metric.name) or Prior(s0=_usual(metric, launch_spread))
+        return self.fitted.get(metric.name) or Prior(s0=usual_spread(metric, launch_spread))
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def fit(
     sample = sorted(store.names(folder, engine, fingerprint.label), key=_hash)[:SAMPLE]
     contents = {folder / name: _bytes(folder / name) for name in sample}
     entry = cache / f"prior-{_hash(str(folder.resolve()), engine, json.dumps(dict(fingerprint.hardware)))}.json"
-    spreads = {name: _usual(metric, launch_spread) for name, metric in metrics.items()}
+    spreads = {name: usual_spread(metric, launch_spread) for name, metric in metrics.items()}
     digest = _hash(
         str(_VERSION),
         str((launch_spread, spreads)),
@@ -124,7 +124,8 @@ def _fit(
     return Priors(fitted, len(contents), tuple(sorted(broken)), bimodal)
 
 
-def _usual(metric: Metric, launch_spread: float) -> float:
+def usual_spread(metric: Metric, launch_spread: float) -> float:
+    """Standard deviation (logs) between launches that is usual for a metric, the engine's being ``launch_spread``."""
     return max(launch_spread, metric.launch_spread)
 
 

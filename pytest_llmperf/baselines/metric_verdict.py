@@ -19,11 +19,12 @@ from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.provenance import differences
 from pytest_llmperf.baselines.series import Series, StoredLaunch, seconds
 from pytest_llmperf.baselines.speculative_loss import blame
+from pytest_llmperf.baselines.stored_gate import gate_of, recordable_as
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import OF_THE_ENGINE, Guard, Metric
 from pytest_llmperf.records.results import OLD_DAYS, BaselineRef, LaunchValues, Result
 from pytest_llmperf.records.text import number, percent
-from pytest_llmperf.stats import Gate, Outcome, Prior, location, target_outcome
+from pytest_llmperf.stats import Gate, Launch, Outcome, Prior, location, target_outcome
 
 _DAY = 86_400
 
@@ -91,12 +92,12 @@ def verdict_of(
     measured = replace(blank, value=_mean(deciding, terms.metric.name))
     series = next((s for s in known if s.fingerprint == terms.fingerprint), None)
     try:
-        result, prior = (
+        judged = (
             _against(terms, screened, confirmed, series, folder, now, measured)
             if series
-            else (_alone(known, measured), terms.prior)
+            else _Judged.unseen(_alone(known, measured), terms.prior)
         )
-        gate, result = result.verdict, _with_target(terms, deciding, result, prior)
+        result = _with_target(terms, deciding, judged.result, judged.learned)
     except ValueError as error:  # a level, target or max_regression that makes no sense
         raise ConfigError(f"{terms.nodeid}: {terms.metric.name} cannot be judged: {error}") from error
     launches = [x.id for x in deciding]
@@ -109,8 +110,9 @@ def verdict_of(
     result = replace(result, reasons=spoilt + result.reasons)
     if spoilt or result.verdict == "suspect":
         inconclusive = replace(result, verdict="inconclusive")
-        return MetricVerdict(inconclusive, result.verdict == "suspect", "inconclusive")
-    return MetricVerdict(result, gate=gate)
+        gate = "inconclusive" if spoilt else judged.recordable
+        return MetricVerdict(inconclusive, result.verdict == "suspect", gate)
+    return MetricVerdict(result, gate=judged.recordable)
 
 
 def _lines(tripped: Iterable[Guard], launches: Sequence[str]) -> tuple[str, ...]:
@@ -169,6 +171,19 @@ def _blank(
     )
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """``recordable`` is the verdict that a recording goes by, ``learned`` what is known about the spread."""
+
+    result: Result
+    recordable: str
+    learned: Prior
+
+    @classmethod
+    def unseen(cls, result: Result, prior: Prior) -> _Judged:
+        return cls(result, result.verdict, prior)
+
+
 def _against(
     terms: GateTerms,
     screened: Sequence[StoredLaunch],
@@ -177,25 +192,26 @@ def _against(
     folder: Path,
     now: float,
     measured: Result,
-) -> tuple[Result, Prior]:
-    """Judged by the gate against the stored launches of the same fingerprint; also what these say about the spread."""
+) -> _Judged:
+    """By the gate, against the stored launches of the same fingerprint."""
     name = terms.metric.name
     fresh = {x.id for x in (*screened, *confirmed)}
     stored = [x for x in series.launches(name) if x.id not in fresh]
     if not stored:
-        return _no_evidence(series, measured), terms.prior
-    gate = Gate(
-        [x.metrics[name] for x in stored],
-        terms.metric.higher_is_better,
-        terms.alpha,
-        terms.prior,
-        terms.min_effect,
-        max(terms.confirm_launches, 1),
+        return _Judged.unseen(_no_evidence(series, measured), terms.prior)
+    gate = gate_of(
+        stored,
+        terms.metric,
+        terms.host,
+        prior=terms.prior,
+        alpha=terms.alpha,
+        min_effect=terms.min_effect,
+        confirm_launches=terms.confirm_launches,
         max_regression=terms.max_regression,
-        hosts=[x.host for x in stored],
-        host=terms.host,
     )
-    outcome = _outcome(gate, terms, screened, confirmed)
+    first, again = ([x.metrics[name] for x in side] for side in (screened, confirmed))
+    outcome = _outcome(gate, first, again, single=not terms.confirm_launches)
+    recordable = recordable_as(gate, outcome, first, again)
     age = (now - seconds(stored[-1].recorded)) / _DAY
     path = store.path_of(folder, series.test, series.engine, series.fingerprint).relative_to(folder).as_posix()
     deciding = confirmed or screened
@@ -228,7 +244,7 @@ def _against(
         weak=outcome.weak,
         required_launches=outcome.required_launches,
     )
-    return result, gate.learned
+    return _Judged(result, "inconclusive" if confirms else recordable, gate.learned)
 
 
 def _odd(gate: Gate, stored: Sequence[StoredLaunch], metric: str) -> Iterator[str]:
@@ -242,13 +258,10 @@ def _odd(gate: Gate, stored: Sequence[StoredLaunch], metric: str) -> Iterator[st
         )
 
 
-def _outcome(
-    gate: Gate, terms: GateTerms, screened: Sequence[StoredLaunch], confirmed: Sequence[StoredLaunch]
-) -> Outcome:
-    first, again = ([x.metrics[terms.metric.name] for x in side] for side in (screened, confirmed))
-    if again:
-        return gate.confirm(again, screened=len(first))
-    return gate.screen(first) if terms.confirm_launches else gate.single(first)
+def _outcome(gate: Gate, screened: Sequence[Launch], confirmed: Sequence[Launch], *, single: bool) -> Outcome:
+    if confirmed:
+        return gate.confirm(confirmed, screened=len(screened))
+    return gate.single(screened) if single else gate.screen(screened)
 
 
 def _sentence(metric: Metric, outcome: Outcome) -> str:

@@ -62,6 +62,16 @@ def of(
     return {name: value for name, value in told.items() if value}
 
 
+def source(provenance: Mapping[str, str]) -> str | None:
+    """What was under test, in words: the commit, and the versions of engine, driver and libraries, any of which may
+    make a difference that is no noise. None without a commit, which alone tells one state of the source from the next.
+    """
+    if "commit" not in provenance:
+        return None
+    said = {k: v for k, v in provenance.items() if k in ("commit", *_FIRST) or k.endswith(" version")}
+    return ", ".join(f"{k} {said[k]}" for k in sorted(said, key=lambda k: (k != "commit", _rank(k), k)))
+
+
 def differences(stored: Sequence[StoredLaunch], fresh: Sequence[StoredLaunch]) -> tuple[Difference, ...]:
     """What the fresh launches have that no stored launch had, the most telling first.
 

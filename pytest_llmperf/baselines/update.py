@@ -4,7 +4,9 @@ The rules look at the verdicts of one test's metrics together, because a launch 
 
 =============================  =====================================================================
 any invalid or inconclusive    nothing is stored
-any regressed                  refused, unless a reason is given: then a new epoch with that reason
+any regressed, or suspect      refused, unless a reason is given: then a new epoch with that reason
+after such a session at the    the same
+same source
 any improved                   a new epoch; the old one stays as history
 passed, or no baseline yet     the launches are added to the epoch (all of them: leaving the suspect
                                ones out would make the baseline look steadier than it is)
@@ -22,7 +24,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pytest_llmperf.baselines import store
+from pytest_llmperf.baselines import provenance, store
+from pytest_llmperf.baselines.attempts import SUSPECT, Attempt
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
 from pytest_llmperf.errors import BaselineError
@@ -44,6 +47,17 @@ class Fresh:
     @property
     def label(self) -> str:
         return f"{self.test} [{self.engine}]"
+
+    @property
+    def source(self) -> str | None:
+        """What was under test; None where that is not known."""
+        return provenance.source(self.launches[-1].provenance) if self.launches else None
+
+    @property
+    def slower(self) -> str:
+        """``decode_tok_s regressed``: what makes this a failed attempt; empty when it is none."""
+        found = sorted((m, v) for m, v in self.verdicts.items() if v in ("regressed", SUSPECT))
+        return ", ".join(f"{metric} {verdict}" for metric, verdict in found)
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form: how an xdist worker hands it to the process that writes."""
@@ -108,8 +122,10 @@ def plan(
     accept_regression: str | None = None,
     ci: bool = False,
     force: bool = False,
+    attempts: Sequence[Attempt] = (),
 ) -> Change | Refusal:
-    """What to record of ``fresh``, given the stored series of the same fingerprint. Reads and writes nothing."""
+    """What to record of ``fresh``, given the stored series of the same fingerprint and the failed attempts at the same
+    source. Reads and writes nothing."""
     if ci and not force:
         return Refusal(fresh, "CI is set; baselines are recorded there only with --update-baselines=force")
     if not fresh.launches:
@@ -122,16 +138,32 @@ def plan(
         if verdict in by_verdict:
             return Refusal(fresh, f"{', '.join(by_verdict[verdict])} {verdict}; run it again when that is mended")
     base = series.current.ids if series else frozenset()
+    accepted = (accept_regression or "").strip()
     regressed, improved = by_verdict.get("regressed", []), by_verdict.get("improved", [])
-    if regressed and not (accept_regression or "").strip():
-        return Refusal(
-            fresh, f"{', '.join(regressed)} regressed; to accept that, add --accept-regression 'why it is right'"
-        )
-    if regressed:
-        return Change(
-            fresh, base, f"accepted regression of {', '.join(regressed)}: {(accept_regression or '').strip()}"
-        )
+    if why := _slower(fresh, by_verdict, attempts):
+        what = ", ".join(regressed + by_verdict.get(SUSPECT, [])) or f"what regressed on {attempts[0].when[:10]}"
+        return Change(fresh, base, f"accepted regression of {what}: {accepted}") if accepted else Refusal(fresh, why)
     return Change(fresh, base, f"{', '.join(improved)} improved" if improved else None)
+
+
+def _slower(fresh: Fresh, by_verdict: Mapping[str, Sequence[str]], attempts: Sequence[Attempt]) -> str:
+    """Why ``fresh`` must not be recorded as normal; empty when it may."""
+    accept = "to accept that, add --accept-regression 'why it is right'"
+    if "regressed" in by_verdict:
+        return f"{', '.join(by_verdict['regressed'])} regressed; {accept}"
+    if SUSPECT in by_verdict:
+        return (
+            f"{', '.join(by_verdict[SUSPECT])} looks slower: fresh launches have not proven it, and all launches "
+            f"together lie beyond the band; {accept}"
+        )
+    if attempts:
+        return (
+            f"attempt {len(attempts) + 1} at the same source ({attempts[0].source}), and on {attempts[0].when} "
+            f"{attempts[0].found}: measuring again until it is green would record a loss as normal. Find the cause and "
+            "commit what mends it; where it was the machine, or the engine was rebuilt under the same version, "
+            f"`llmperf baselines forget '{fresh.test}'`; {accept}"
+        )
+    return ""
 
 
 def apply(folder: Path, changes: Sequence[Change], state: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""``llmperf baselines show | unused | rename | prune | drop | merge``."""
+"""``llmperf baselines show | unused | rename | prune | drop | forget | merge``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pytest_llmperf.baselines import history, merge, store, unused
+from pytest_llmperf.baselines import attempts, history, merge, store, unused
 from pytest_llmperf.baselines.drop import drop
 from pytest_llmperf.baselines.series import Series, seconds
+from pytest_llmperf.baselines.update import lock
 from pytest_llmperf.cli.collect import collect
 from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
 from pytest_llmperf.errors import BaselineError, ConfigError
-from pytest_llmperf.records.text import number
+from pytest_llmperf.records.text import number, plural
 from pytest_llmperf.report.grids import Column
 from pytest_llmperf.server.state import state_dir
 
@@ -57,6 +58,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     rename.add_argument("new", help="Test id that they shall have")
     dropped = action("drop", _drop, "Remove launches that were recorded while something was wrong")
     dropped.add_argument("ids", nargs="+", metavar="ID", help="Launch id, or its beginning")
+    forgotten = action("forget", _forget, "Forget that a test was found slower, once the cause is put right")
+    forgotten.add_argument("test", help="Test id")
     joined = action("merge", _merge, "Add the launches of other baselines to this folder, each launch once")
     joined.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="Folder or file of baselines")
     joined.add_argument("--driver", action="store_true", help="Be git's merge driver: SOURCE is %%O %%A %%B")
@@ -151,6 +154,17 @@ def _drop(args: argparse.Namespace) -> int:
     for line in drop(folder_of(args), args.ids, state_dir()):
         say(line)
     return 0
+
+
+def _forget(args: argparse.Namespace) -> int:
+    folder, state = folder_of(args), state_dir()
+    with lock(folder, state):
+        known = attempts.read(folder, state)
+        names = {p.relative_to(folder).as_posix() for p in store.files(folder) if store.read(p).test == args.test}
+        attempts.write(folder, state, {name: found for name, found in known.items() if name not in names})
+    count = sum(len(known.get(name, ())) for name in names)
+    say(f"{args.test}: {plural(count, 'attempt')} forgotten" if names else f"no baseline of {args.test} in {folder}")
+    return 0 if names else 1
 
 
 def _merge(args: argparse.Namespace) -> int:

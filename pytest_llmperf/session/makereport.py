@@ -94,7 +94,9 @@ def _payload(
         "nodeid": test.nodeid,
         "results": [r.to_json() for r in results],
         "servers": [plain(s) for s in servers],
-        "fresh": [f.to_json() for f in _to_record(test)] if report.when == "call" and test.decided else [],
+        "fresh": [f.to_json() for f in _to_record(test)]
+        if report.when == "call" and (test.decided or test.suspect)
+        else [],
         "notes": [*(f"{x.config.label}: {note}" for x in test.launches.values() for note in x.notes), *test.notes],
         "gaps": plain(test.gaps),
         "loads": plain(test.loads),
@@ -132,7 +134,8 @@ def headline(error: LlmperfError) -> str:
 
 
 def _to_record(test: PerfTest) -> Iterable[Fresh]:
-    """What ``--update-baselines`` may store of ``test``: one entry per fingerprint, all its gated metrics together."""
+    """What ``--update-baselines`` may store of ``test``: one entry per fingerprint, all its gated metrics together. A
+    suspect that waits for fresh launches is one for good where the session ends before."""
     by_mark: dict[str, list[GatedMetric]] = {}
     for gated in test.gated.values():
         if gated.result is not None:

@@ -51,6 +51,13 @@ class SessionGaps:
 
         return tuple(curves(x for found in self._loads.values() for x in found))
 
+    def usual(self, engine: str, metric: str) -> float:
+        """The spread between launches (standard deviation of logs) that is usual."""
+        from pytest_llmperf.baselines.fitted_priors import usual_spread
+
+        spread, known = self._engines[engine].launch_spread, self._metrics.get(metric)
+        return usual_spread(known, spread) if known else spread
+
     def _prior(self, result: Result) -> Prior:
         """The launch spread that the stored series of the result's engine on its hardware show, else its usual one."""
         from pytest_llmperf.baselines import fitted_priors

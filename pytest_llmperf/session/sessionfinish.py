@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
-from pytest_llmperf.baselines import store, unused, update
+from pytest_llmperf.baselines import store, unused
 from pytest_llmperf.baselines.series import utc
+from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.errors import BaselineError, ConfigError, nearest
 from pytest_llmperf.hardware import Hardware
@@ -61,7 +62,7 @@ class SessionFinish:
         self._started = time.time()
         self._results: dict[tuple[str, str, str, str], Result] = {}
         self._servers: dict[str, ServerRecord] = {}
-        self._fresh: dict[tuple[str, str, str], update.Fresh] = {}
+        self._fresh: dict[tuple[str, str, str], Fresh] = {}
         self._tuned = SessionGaps(options, state_dir, engines, metrics)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
@@ -79,7 +80,7 @@ class SessionFinish:
             known = self._servers.get(server.key)
             self._servers[server.key] = merged(known, server) if known else server
         for data in payload["fresh"]:
-            fresh = update.Fresh.from_json(data)
+            fresh = Fresh.from_json(data)
             self._fresh[fresh.test, fresh.engine, fresh.fingerprint.key] = fresh
         self._tuned.take(payload)
         sweeps = [Sweep.from_json(data) for data in payload.get("sweeps", ())]
@@ -117,8 +118,8 @@ class SessionFinish:
         """
         for result in self._unjudged(plan):
             self._results[result.nodeid, result.engine, result.server, result.metric] = result
-        if self._options.update:
-            self._try(self._update)
+        if self._fresh:
+            self._try(self._baselines)
         if plan.tests and scope is not None:
             self._try(lambda: self._unused(plan.tests, scope))
         for result in self._results.values():
@@ -176,26 +177,21 @@ class SessionFinish:
         except (BaselineError, ConfigError) as e:
             self.say("error", str(e))
 
-    def _update(self) -> None:
+    def _baselines(self) -> None:
+        from pytest_llmperf.baselines.record_session import SessionRecording  # here: scipy is for sessions that judge
+
         o = self._options
-        changes: list[update.Change] = []
-        for fresh in self._fresh.values():
-            path = store.path_of(o.baselines, fresh.test, fresh.engine, fresh.fingerprint)
-            try:
-                series = store.read(path) if path.exists() else None
-            except BaselineError as e:
-                self.say("error", str(e))
-                continue
-            planned = update.plan(
-                series, fresh, accept_regression=o.accept_regression, ci=o.ci, force=o.update == "force"
-            )
-            if isinstance(planned, update.Refusal):
-                self.say("refused", str(planned))
-            else:
-                changes.append(planned)
-        if changes:
-            for line in update.apply(o.baselines, changes, self._state_dir):
-                self.say("update", line)
+        recording = SessionRecording(
+            o.baselines,
+            self._state_dir,
+            utc(self._started),
+            update=o.update is not None,
+            accept_regression=o.accept_regression,
+            ci=o.ci,
+            force=o.update == "force",
+        )
+        for kind, text in recording.run(tuple(self._fresh.values()), self._tuned.usual):
+            self.say(kind, text)
 
     def _unused(self, tests: Sequence[tuple[str, str]], scope: Sequence[PurePath]) -> None:
         folder = self._options.baselines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
+from pytest_llmperf.session.revision import revision
 from pytest_llmperf.stats import session_alpha
 
 if TYPE_CHECKING:
@@ -140,19 +140,7 @@ class Verdicts:
 
     @cached_property
     def _commit(self) -> str | None:
-        """Revision of the tree that the tests are in, for provenance."""
-        try:
-            said = subprocess.run(
-                ["git", "rev-parse", "--short=12", "HEAD"],
-                cwd=self._root,
-                capture_output=True,
-                text=True,
-                timeout=10,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return said.stdout.strip() or None
+        return revision(self._root, self.options.baselines)
 
 
 def _least_effect(options: Options, perf: Perf) -> float:

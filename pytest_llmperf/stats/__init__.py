@@ -8,6 +8,7 @@ from .location import Launch, location
 from .prior import Prior
 from .prior_fit import fit_prior, two_groups
 from .sequential import Trial, abba, trial
+from .stability import far_apart
 from .target import TargetOutcome, target_outcome
 from .verdict import Outcome
 
@@ -25,6 +26,7 @@ __all__ = [
     "abba",
     "drift",
     "effects",
+    "far_apart",
     "fit_prior",
     "location",
     "ratio_interval",

@@ -11,6 +11,9 @@ from .location import Array
 
 #: Spread below which timer resolution, not the engine, is measured.
 LEAST_SPREAD = 1e-4
+#: Most that a spread may exceed the engine's usual one: beyond, the machine is unsteady, which is to be said and not to
+#: be learned.
+MOST_USUAL = 3.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 from .location import Array
-from .prior import LEAST_SPREAD, Prior
+from .prior import LEAST_SPREAD, MOST_USUAL, Prior
 from .reference import reference
 from .stability import groups
 
@@ -18,9 +18,6 @@ from .stability import groups
 FEWEST_SERIES = 5
 #: Degrees of freedom that a fitted prior may claim: above 4, series a third more spread than others fail too often.
 LEAST_D0, MOST_D0 = 1.0, 4.0
-#: Most that a fitted spread may exceed the engine's usual one: beyond, the machine is unsteady, which is to be said
-#: and not to be learned.
-MOST_USUAL = 3.0
 
 
 def fit_prior(

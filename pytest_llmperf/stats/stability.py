@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import fdtri
 
-from .location import Array
-from .prior import Prior
-from .reference import OWN_LAUNCHES, Reference, reference, shift
+from .location import Array, Launch, stack, wander
+from .prior import MOST_USUAL, Prior
+from .reference import OWN_LAUNCHES, REACH, Reference, reference, shift
 
 #: Share of series, their spread drawn from the prior, that are called too spread although nothing is wrong.
 SPREAD_LEVEL = 0.01
@@ -55,6 +56,21 @@ def outliers(logs: Array, prior: Prior, least: float, *, wander: float = 0.0) ->
         if abs(float(seen.drop)) > least and min(float(seen.p), 1 - float(seen.p)) < OUTLIER_LEVEL:
             found.append(i)
     return found
+
+
+def far_apart(launches: Sequence[Launch], usual: float) -> tuple[float, list[int]] | None:
+    """The spread of launches that differ more than ``MOST_USUAL`` times as much as is ``usual`` (standard deviations of
+    logs), and which of them lie off: beyond ``REACH`` usual ones from the median. None where they do not, or are
+    unusable. A launch whose own repetitions wander is expected to be off by that."""
+    logs = stack(launches, flat_is_one=False)
+    if logs is None or logs.size < 2:
+        return None
+    usual = math.sqrt(max(usual**2, wander(launches)))
+    spread = float(np.std(logs, ddof=1))
+    if spread <= MOST_USUAL * usual:
+        return None
+    away = np.abs(logs - np.median(logs))
+    return spread, [int(i) for i in np.nonzero(away > REACH * usual)[0]]
 
 
 def groups(logs: Array, d0: float, s0: float) -> list[Array]:
