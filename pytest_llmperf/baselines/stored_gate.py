@@ -37,9 +37,8 @@ def gate_of(
 
 
 def recordable_as(gate: Gate, outcome: Outcome, screened: Sequence[Launch], confirmed: Sequence[Launch]) -> str:
-    """The verdict that a recording goes by. Launches that passed although all of them together lie beyond the limit of
-    the screen are ``suspect``: recorded as normal, a loss that this session could not prove would be hidden from the
-    next ones."""
-    if confirmed and outcome.verdict == "passed" and gate.screen([*screened, *confirmed]).verdict == SUSPECT:
+    """The verdict that a recording goes by. A suspect whose fresh launches neither proved nor cleared it stays
+    ``suspect``: recorded as normal, a loss that this session could not prove would be hidden from the next ones."""
+    if confirmed and outcome.verdict == "passed" and gate.doubts([*screened, *confirmed]):
         return SUSPECT
     return outcome.verdict

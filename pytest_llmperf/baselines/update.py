@@ -153,8 +153,8 @@ def _slower(fresh: Fresh, by_verdict: Mapping[str, Sequence[str]], attempts: Seq
         return f"{', '.join(by_verdict['regressed'])} regressed; {accept}"
     if SUSPECT in by_verdict:
         return (
-            f"{', '.join(by_verdict[SUSPECT])} looks slower: fresh launches have not proven it, and all launches "
-            f"together lie beyond the band; {accept}"
+            f"{', '.join(by_verdict[SUSPECT])} looks slower: its fresh launches have not proven it, but all launches "
+            f"together are too slow to be recorded as normal; {accept}"
         )
     if attempts:
         return (

@@ -14,12 +14,15 @@ from .location import Array, Launch, launch_logs, log_location, stack, wander
 from .prior import Prior
 from .reference import Shift, reference, shift
 from .stability import GROUPED, SPREAD, disagree, modes, outliers, unsteadiness
-from .verdict import FASTER, VERDICTS, Outcome, each_limit, first_stage, last_stage
+from .verdict import FASTER, REGRESSED, VERDICTS, Outcome, each_limit, first_stage, last_stage
 
 #: More stored launches than this are never asked for.
 MOST_LAUNCHES = 40
 #: A pass that would not have seen a loss of this much is weak, where no ``max_regression`` says otherwise.
 WEAK = 0.10
+#: Level at which all launches of a session together are too slow to be recorded as normal, failed or not. At 5 % the
+#: series of vLLM that are never recorded after a slow session gain .09 % in half a year, at 1 % half of that.
+DOUBTFUL = 0.01
 #: Levels below this are beyond what any distribution of launches is known to.
 LEAST_ALPHA = 1e-9
 
@@ -181,6 +184,15 @@ class Gate:
         many = f"{logs.size} launch{'es' if logs.size > 1 else ''}"
         said = f"unconfirmed: judged on {many}, which no fresh one confirmed"
         return replace(outcome, unconfirmed=True, reasons=(said, *outcome.reasons))
+
+    def doubts(self, launches: Sequence[Launch]) -> bool:
+        """Whether all launches of a session together, those that were suspect and those that confirmed, lie so far on
+        the worse side that they must not be recorded as normal, even where they have proven nothing."""
+        logs = stack(launches, flat_is_one=False)
+        if logs is None:
+            return True
+        seen = shift(self._ref, self._sign * logs, pooled=False)
+        return int(last_stage(seen, quantile(DOUBTFUL, self.nu), self._least)) == REGRESSED
 
     def _design(self, screened: int, confirmed: int | None = None) -> Design:
         share, confirmed = float(self._ref.share), confirmed or self.confirm_launches

@@ -103,10 +103,11 @@ def test_merge_is_a_git_merge_driver(project: Path, capsys: pytest.CaptureFixtur
     assert main.main(words[:-1]) == 4
 
 
-def test_git_merges_two_branches_that_recorded(project: Path) -> None:
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True, stdout=subprocess.PIPE)
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x@y", *words], check=True, stdout=subprocess.PIPE)
 
+
+def test_git_merges_two_branches_that_recorded(project: Path) -> None:
     command = f"{sys.executable} -c 'import sys; from pytest_llmperf.cli.main import main; sys.exit(main())'"
     git("init", "-q", "-b", "main", ".")
     git("config", "merge.llmperf.driver", f"{command} baselines merge --driver %O %A %B")

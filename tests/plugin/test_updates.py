@@ -68,6 +68,26 @@ def test_a_regression_is_refused_until_it_is_accepted(recorded: Project, monkeyp
     assert recorded.result["baseline"]["launches"] == len(stored(recorded).current.launches)
 
 
+def test_measuring_again_until_it_is_green_records_nothing(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that was red counts too: the next green session at that commit records nothing, one at the next does."""
+    for words in ("init -q .", "add .", "commit -qm base --allow-empty"):
+        subprocess.run(
+            ["git", "-c", "user.name=x", "-c", "user.email=x@y", *words.split()], cwd=recorded.path, check=True
+        )
+    before = recorded.baselines
+    monkeypatch.setenv("FAKE_SLOWDOWN", "0.6")
+    assert recorded.run_here().ret == pytest.ExitCode.TESTS_FAILED
+    monkeypatch.delenv("FAKE_SLOWDOWN")
+    assert recorded.run_here(UPDATE).ret == 0
+    assert "refused: test_perf.py::test_decode [sglang]: not recorded: attempt 2 at the same source" in (
+        recorded.messages
+    )
+    assert recorded.baselines == before
+    recorded.suite(SUITE + "# mended\n")
+    assert recorded.run_here(UPDATE).ret == 0
+    assert "added 1 launch" in recorded.messages
+
+
 def test_an_improvement_starts_a_new_epoch(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SLOWDOWN", "1.5")
     assert recorded.run_here(UPDATE).ret == 0
