@@ -24,16 +24,28 @@ def check(
 ) -> str | None:
     """A sentence when the newest launches are credibly worse than the current epoch's first ones, else None.
 
-    The first ``KEEP_FIRST`` launches stay in the file for this; the newest stored ones count as "now" with ``fresh``.
+    The first ``KEEP_FIRST`` launches stay in the file for this; the newest stored ones of the same host count as "now"
+    with ``fresh``. Where the first ones ran elsewhere, the spread between hosts is no drift.
     """
     stored = series.launches(metric)
+    if len(stored) <= KEEP_FIRST:
+        return None
     ids = {x.id for x in stored}
-    later = [*stored[KEEP_FIRST:], *(x for x in fresh if x.id not in ids and metric in x.metrics)][-_NOW:]
-    if len(stored) <= KEEP_FIRST or len(later) < _NOW:
+    later = [*stored[KEEP_FIRST:], *(x for x in fresh if x.id not in ids and metric in x.metrics)]
+    later = [x for x in later if x.host == later[-1].host][-_NOW:]
+    if len(later) < _NOW:
         return None
     first = stored[:KEEP_FIRST]
     sides = ([x.metrics[metric] for x in side] for side in (first, later))
-    seen = drift(*sides, higher_is_better=higher_is_better, level=LEVEL, prior=prior, min_effect=min_effect)
+    seen = drift(
+        *sides,
+        higher_is_better=higher_is_better,
+        level=LEVEL,
+        prior=prior,
+        min_effect=min_effect,
+        hosts=[x.host for x in first],
+        host=later[-1].host,
+    )
     if not seen.drifted:
         return None
     return (

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,8 +91,17 @@ def of(
 
 def host_identity(hardware: Hardware) -> str:
     """10 hex digits for one physical machine: its GPUs' UUIDs, else its host name (hashed: names stay private)."""
-    identity = "\n".join(sorted(g.uuid for g in hardware.gpus)) or hardware.host
-    return hashlib.sha256(identity.encode()).hexdigest()[:10]
+    return _identity((g.uuid for g in hardware.gpus), hardware.host)
+
+
+def reported_host(hardware: Mapping[str, Any]) -> str | None:
+    """The same of a report's ``session.hardware``; None when that does not tell."""
+    uuids = [str(g["uuid"]) for g in hardware.get("gpus") or () if g.get("uuid")]
+    return _identity(uuids, str(hardware.get("host") or "")) if uuids or hardware.get("host") else None
+
+
+def _identity(uuids: Iterable[str], host: str) -> str:
+    return hashlib.sha256(("\n".join(sorted(uuids)) or host).encode()).hexdigest()[:10]
 
 
 def memory_class(mib: float) -> int:

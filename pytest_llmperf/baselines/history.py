@@ -7,13 +7,21 @@ from pathlib import Path
 
 from pytest_llmperf.baselines import store
 from pytest_llmperf.baselines.series import Series
+from pytest_llmperf.baselines.stored_gate import gate_of
 from pytest_llmperf.measure.metrics import METRICS, Metric
 from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
-from pytest_llmperf.stats import Gate, Prior, location, segments
+from pytest_llmperf.stats import Prior, location, segments
+
+#: Why a level differs that no launch of the hosts before shares.
+OTHER_HOST = "another host"
 
 
-def of(series: Series, metric: str, folder: Path, prior: Prior | None = None) -> History:
-    """The history of ``metric``: every stored launch that has it, epoch by epoch, in order of time."""
+def of(series: Series, metric: str, folder: Path, prior: Prior | None = None, *, min_effect: float = 0.01) -> History:
+    """The history of ``metric``: every stored launch that has it, epoch by epoch, in order of time.
+
+    Its band is the one that the gate would hold a launch to on the host of the newest stored one. Raises ``ValueError``
+    for a ``min_effect`` that is no fraction.
+    """
     known = METRICS.get(metric, Metric(metric, "", True, ""))
     epochs = [[x for x in e.launches if metric in x.metrics] for e in series.epochs]
     points = [
@@ -30,7 +38,8 @@ def of(series: Series, metric: str, folder: Path, prior: Prior | None = None) ->
         for x in launches
     ]
     current = series.launches(metric)
-    gate = Gate([x.metrics[metric] for x in current], known.higher_is_better, prior=prior) if current else None
+    host = current[-1].host if current else ""
+    gate = gate_of(current, known, host, prior=prior, min_effect=min_effect) if current else None
     path = store.path_of(folder, series.test, series.engine, series.fingerprint)
     return History(
         test=series.test,
@@ -42,6 +51,7 @@ def of(series: Series, metric: str, folder: Path, prior: Prior | None = None) ->
         path=path.relative_to(folder).as_posix(),
         band=gate.band if gate else None,
         center=gate.center if gate else None,
+        host=host,
         changes=tuple(_changes(series, points, prior or Prior())),
     )
 
@@ -56,10 +66,12 @@ def _changes(series: Series, points: Sequence[HistoryPoint], prior: Prior) -> It
     start = 0
     before: float | None = None
     for number, epoch in enumerate(series.epochs):
-        values = [p.value for p in points if p.epoch == number]
-        for segment in segments([[v] for v in values], prior=prior) if values else ():
+        held = [p for p in points if p.epoch == number]
+        seen: set[str] = set()
+        for segment in segments([[p.value] for p in held], prior=prior) if held else ():
+            hosts = {p.host for p in held[segment.start : segment.stop]}
             if before is not None:
-                reason = epoch.reason if segment.start == 0 else ""
+                reason = epoch.reason if segment.start == 0 else "" if hosts & seen else OTHER_HOST
                 yield ChangePoint(start + segment.start, segment.value / before - 1, reason)
-            before = segment.value
-        start += len(values)
+            before, seen = segment.value, hosts
+        start += len(held)

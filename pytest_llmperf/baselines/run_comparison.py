@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.baselines.fingerprint import reported_host
 from pytest_llmperf.records.results import Difference, Result, SessionRecord
-from pytest_llmperf.stats import Gate, Prior
+from pytest_llmperf.stats import Gate, Outcome, Prior, location
 
 #: Level at which a difference is called credible.
 LEVEL = 0.01
@@ -17,7 +18,8 @@ LEVEL = 0.01
 class Compared:
     """One metric of one test in both sessions; ``change`` is b / a - 1, ``mde`` the smallest loss seen with 80 % power.
 
-    ``verdict``: regressed, improved, passed (no credible difference), inconclusive, or invalid, for ``reason``.
+    ``verdict``: regressed, improved, passed (no credible difference), inconclusive, or invalid, for ``reason``; suspect
+    and faster of a ``b`` with one launch, on which nothing is called worse or better.
     """
 
     test: str
@@ -43,12 +45,28 @@ class Comparison:
     only_b: tuple[tuple[str, str, str], ...] = ()
 
 
-def compare(a: SessionRecord, b: SessionRecord, prior: Prior | None = None) -> Comparison:
-    """Compare session ``b`` with session ``a``, launches being the unit. Launches of both (a kept server) count in
-    neither: a server is not evidence against itself."""
+@dataclass(frozen=True)
+class _Terms:
+    """How the gate judges: ``prior`` of a result, the hosts of both sessions (None where a report does not tell), the
+    least relative change that matters."""
+
+    prior: Callable[[Result], Prior]
+    hosts: tuple[str, str] | None
+    min_effect: float
+
+
+def compare(
+    a: SessionRecord, b: SessionRecord, prior: Callable[[Result], Prior] | None = None, *, min_effect: float = 0.01
+) -> Comparison:
+    """Compare session ``b`` with session ``a`` as the gate would, ``a`` being the baseline: launches are the unit,
+    hosts differ by more than launches do, ``b``'s first launch screens and its others confirm. Launches of both (a kept
+    server) count in neither: a server is not evidence against itself."""
     left, right = _results(a), _results(b)
+    hosts = [reported_host(session.session.get("hardware") or {}) for session in (a, b)]
+    known = (hosts[0], hosts[1]) if hosts[0] and hosts[1] else None
+    terms = _Terms(prior or (lambda _: Prior()), known, min_effect)
     return Comparison(
-        tuple(_compared(left[key], right[key], prior) for key in sorted(left.keys() & right.keys())),
+        tuple(_compared(left[key], right[key], terms) for key in sorted(left.keys() & right.keys())),
         tuple(key[:3] for key in sorted(left.keys() - right.keys())),
         tuple(key[:3] for key in sorted(right.keys() - left.keys())),
     )
@@ -63,7 +81,7 @@ def _results(session: SessionRecord) -> dict[tuple[str, str, str, int], Result]:
     return found
 
 
-def _compared(a: Result, b: Result, prior: Prior | None) -> Compared:
+def _compared(a: Result, b: Result, terms: _Terms) -> Compared:
     shared = {x.id for x in a.launches} & {x.id for x in b.launches}
     was, now = ([x.values for x in r.launches if x.id not in shared and x.values] for r in (a, b))
     differences = _differences(a, b)
@@ -79,10 +97,25 @@ def _compared(a: Result, b: Result, prior: Prior | None) -> Compared:
     elif not (was and now):
         reason = "one of them measured no launch"
     else:
-        gate = Gate(was, b.higher_is_better, LEVEL, prior)
-        outcome = gate.single(now)
-        return Compared(*head, outcome.verdict, outcome.change, outcome.mde, counts, differences)
+        gate = Gate(
+            was, b.higher_is_better, LEVEL, terms.prior(b), terms.min_effect, max(len(now) - 1, 1),
+            hosts=[terms.hosts[0]] * len(was) if terms.hosts else None, host=terms.hosts[1] if terms.hosts else None,
+        )  # fmt: skip
+        outcome = _judged(gate, now)
+        value = math.exp(sum(math.log(location(x)) for x in now) / len(now))
+        verdict = "faster" if outcome.faster else outcome.verdict
+        return Compared(
+            *head[:4], gate.center, value, verdict, value / gate.center - 1, outcome.mde, counts, differences
+        )
     return Compared(*head, "invalid", launches=counts, differences=differences, reason=reason)
+
+
+def _judged(gate: Gate, launches: Sequence[Sequence[float]]) -> Outcome:
+    """The first launch screens, the others confirm: together they are wrong as often as ``LEVEL`` says."""
+    seen = gate.screen(launches[0])
+    if len(launches) > 1 and (seen.verdict == "suspect" or seen.faster):
+        return gate.confirm(launches[1:])
+    return seen
 
 
 def _differences(a: Result, b: Result) -> tuple[Difference, ...]:

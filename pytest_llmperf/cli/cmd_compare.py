@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.run_comparison import LEVEL, Compared, compare
-from pytest_llmperf.cli.shared import print_grid, say
+from pytest_llmperf.cli.shared import add_folder, least_effect, named_folder, print_grid, say
+from pytest_llmperf.cli.stored_priors import stored_priors
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.text import clean, number, percent
 from pytest_llmperf.report.grids import Column, Grid, Row
 from pytest_llmperf.report.summary import short_names
 
-_WORDS = {"passed": "no credible difference", "regressed": "worse", "improved": "better", "invalid": "not comparable"}
+_UNCONFIRMED = {"suspect": "looks worse, unconfirmed", "faster": "looks better, unconfirmed"}
+_WORDS = {
+    "passed": "no credible difference", "regressed": "worse", "improved": "better", "invalid": "not comparable",
+    **_UNCONFIRMED,
+}  # fmt: skip
 _TONES = {"regressed": "worse", "improved": "better", "invalid": "failed"}
 _COLUMNS = (
     Column("test"), Column("engine", drop=8), Column("metric", drop=7), Column("A", right=True),
@@ -24,16 +30,21 @@ _COLUMNS = (
 
 
 def add(parser: argparse.ArgumentParser) -> None:
+    add_folder(parser)
     parser.add_argument("a", type=Path, metavar="A.json", help="Report of the run to compare with (--llmperf-json)")
     parser.add_argument("b", type=Path, metavar="B.json", help="Report of the run in question")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when any metric is credibly worse, or when the runs have nothing in common."""
-    found = compare(jsonfile.load(args.a), jsonfile.load(args.b))
+    a, b = jsonfile.load(args.a), jsonfile.load(args.b)
+    prior = stored_priors(named_folder(args), {r.engine for r in b.results})
+    found = compare(a, b, lambda r: prior(r.engine, Fingerprint(r.fingerprint), r.metric), min_effect=least_effect())
     if found.rows:
         _print(found.rows)
         say(f"worse and better are said at a level of {percent(LEVEL)} per metric, launches being the unit")
+        if any(r.verdict in _UNCONFIRMED for r in found.rows):
+            say("nothing is called worse or better on one launch: measure B again with --launches 3")
         for row in found.rows:
             if row.reason:
                 say(f"{row.test} [{row.engine}] {row.metric}: {row.reason}")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
-from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
+from pytest_llmperf.cli.shared import add_folder, folder_of, grid, least_effect, print_grid, say
+from pytest_llmperf.cli.stored_priors import stored_priors
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.records.text import number, percent, plural
@@ -44,18 +45,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _chosen(args: argparse.Namespace, folder: Path) -> Iterator[History]:
     """The histories asked for. Raises ``BaselineError`` for a broken file."""
-    for path in store.files(folder, args.engine):
-        series = store.read(path)
-        if args.test and args.test not in series.test:
-            continue
+    wanted = [s for s in map(store.read, store.files(folder, args.engine)) if not args.test or args.test in s.test]
+    prior, least = stored_priors(folder, {s.engine for s in wanted}), least_effect()
+    for series in wanted:
         for metric in history.metrics(series):
             if args.metric in (None, metric):
-                yield history.of(series, metric, folder)
+                known = prior(series.engine, series.fingerprint, metric)
+                yield history.of(series, metric, folder, known, min_effect=least)
 
 
 def _draw(told: History) -> None:
     """One line a launch with a dot between the lowest and the highest value; changes of level between the lines."""
-    band = f", band {number(told.band[0])} to {number(told.band[1])}" if told.band else ""
+    band = f", band {number(told.band[0])} to {number(told.band[1])} on host {told.host}" if told.band else ""
     say(f"{told.test} [{told.engine}] {told.metric} ({told.unit}{band})  {told.path}", "bold")
     low, high = (f(p.value for p in told.points) for f in (min, max))
     changes = {c.index: c for c in told.changes}

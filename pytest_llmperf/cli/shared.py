@@ -32,13 +32,27 @@ def add_folder(parser: argparse.ArgumentParser) -> None:
 
 def folder_of(args: argparse.Namespace) -> Path:
     """The baselines folder that ``args`` or the project names. Raises ``ConfigError`` when it is not there."""
-    if args.baselines is None:
-        where, _, settings = project_settings(Path.cwd())
-        args.baselines = where / str(settings.get("baselines", "baselines"))
-    folder: Path = args.baselines
+    folder = named_folder(args)
     if not folder.is_dir():
         raise ConfigError(f"there is no baselines folder {folder}; name it with --baselines DIR")
     return folder
+
+
+def named_folder(args: argparse.Namespace) -> Path:
+    """The same, there or not."""
+    if args.baselines is None:
+        where, _, settings = project_settings(Path.cwd())
+        args.baselines = where / str(settings.get("baselines", "baselines"))
+    return Path(args.baselines)
+
+
+def least_effect() -> float:
+    """``min_effect`` of the project's settings: no band is narrower. Raises ``ConfigError`` for what is no fraction."""
+    _, said, settings = project_settings(Path.cwd())
+    value = settings.get("min_effect", 0.01)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise ConfigError(f"{said}: min_effect must be a fraction, such as 0.01, not {value!r}")
+    return float(value)
 
 
 def console() -> Console:

@@ -29,7 +29,8 @@ class ChangePoint:
 
 @dataclass(frozen=True)
 class History:
-    """The launches of one series in the order they were recorded; ``band`` and ``center`` are the current epoch's."""
+    """The launches of one series in the order they were recorded; ``band`` and ``center`` are the current epoch's, for
+    a launch on ``host``."""
 
     test: str
     engine: str
@@ -40,4 +41,5 @@ class History:
     path: str = ""
     band: tuple[float, float] | None = None
     center: float | None = None
+    host: str = ""
     changes: tuple[ChangePoint, ...] = ()

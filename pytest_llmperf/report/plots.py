@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -108,8 +108,11 @@ def _limits(d: Drawing, result: Result, scale: Scale, top: float) -> None:
 
 
 def history(item: History, result: Result | None = None) -> Markup:
-    """Accepted launches in their order, with epochs, change points, the current band and, last, this run's value."""
+    """Accepted launches in their order, with epochs, change points, the current band and, last, this run's value; the
+    band is then the one that this run was held to."""
     now = result.value if result is not None else None
+    if result is not None and result.band is not None and result.baseline is not None:
+        item = replace(item, band=result.band, center=result.baseline.value)
     count = len(item.points) + (now is not None)
     if not count:
         return Markup("")
@@ -170,7 +173,7 @@ def history_legend(item: History, result: Result | None = None) -> str:
     if result is not None and result.value is not None:
         said.append("diamond: this run")
     if item.band is not None:
-        said.append("shaded: band of the current epoch")
+        said.append("shaded: band " + ("that it was held to" if result and result.band else "of the current epoch"))
     if item.changes:
         said.append("dashed: change points")
     return "; ".join(said) + "."

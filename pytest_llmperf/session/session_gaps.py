@@ -43,7 +43,7 @@ class SessionGaps:
         """Those between the engines of ``results``, then those that tests measured on purpose."""
         from pytest_llmperf.tuning.gaps import gaps  # here: scipy is for sessions that judge
 
-        between = gaps(results, self._options.engine, self._prior)
+        between = gaps(results, self._options.engine, self.prior)
         return (*between, *(g for found in self._gaps.values() for g in found))
 
     def curves(self) -> tuple[Curve, ...]:
@@ -58,7 +58,7 @@ class SessionGaps:
         spread, known = self._engines[engine].launch_spread, self._metrics.get(metric)
         return usual_spread(known, spread) if known else spread
 
-    def _prior(self, result: Result) -> Prior:
+    def prior(self, result: Result) -> Prior:
         """The launch spread that the stored series of the result's engine on its hardware show, else its usual one."""
         from pytest_llmperf.baselines import fitted_priors
 

@@ -6,7 +6,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import metadata
@@ -66,6 +66,7 @@ class SessionFinish:
         self._tuned = SessionGaps(options, state_dir, engines, metrics)
         self._sweeps: dict[tuple[str, str], list[Sweep]] = {}
         self._messages: list[dict[str, str]] = []
+        self._past: list[History] = []
         self._skipped: set[str] = set()
         self._lost: dict[str, str] = {}
         self.record: SessionRecord | None = None
@@ -118,6 +119,8 @@ class SessionFinish:
         """
         for result in self._unjudged(plan):
             self._results[result.nodeid, result.engine, result.server, result.metric] = result
+        if self._options.html:
+            self._try(self._histories)  # before this run joins them
         if self._fresh:
             self._try(self._baselines)
         if plan.tests and scope is not None:
@@ -224,16 +227,16 @@ class SessionFinish:
         if self._options.html:
             from pytest_llmperf.report import html  # needs the extra "report"
 
-            page = html.page(record, list(self._histories(record.results)), html.tails(record, self._root))
+            page = html.page(record, self._past, html.tails(record, self._root))
             jsonfile.write(self._options.html, page)
 
-    def _histories(self, results: Iterable[Result]) -> Iterator[History]:
+    def _histories(self) -> None:
         from pytest_llmperf.baselines import history
 
-        for r in results:
+        for r in self._results.values():
             if r.baseline is not None:
                 series = store.read(self._options.baselines / r.baseline.path)
-                yield history.of(series, r.metric, self._options.baselines)
+                self._past.append(history.of(series, r.metric, self._options.baselines, self._tuned.prior(r)))
 
     def _github(self, record: SessionRecord) -> None:
         path = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -51,17 +51,20 @@ def drift(
     level: float = 0.01,
     prior: Prior | None = None,
     min_effect: float = 0.01,
+    hosts: Sequence[str] | None = None,
+    host: str | None = None,
 ) -> Drift:
     """Compare the ``recent`` launches with the ``first`` ones of the same epoch, which no step since then replaced.
 
-    One-sided at ``level``: it fails nothing, so one false word in a hundred is bearable. Raises ``ValueError`` for
-    unusable launches.
+    ``hosts`` names the host of each first launch, ``host`` the one that all recent ones ran on: between hosts the
+    spread between hosts is allowed for. One-sided at ``level``: it fails nothing, so one false word in a hundred is
+    bearable. Raises ``ValueError`` for unusable launches.
     """
     then, now = stack(first, flat_is_one=False), stack(recent, flat_is_one=False)
     if then is None or now is None:
         raise ValueError("drift needs launches whose values are all positive and finite, first and recent ones")
     sign = 1.0 if higher_is_better else -1.0
-    expected = reference(sign * then, prior or Prior(), wander=wander(first))
+    expected = reference(sign * then, prior or Prior(), wander=wander(first), hosts=hosts, host=host)
     seen = shift(expected, sign * now, pooled=True)
     drop = float(seen.drop)
     drifted = float(seen.t) > quantile(level, float(seen.nu)) and drop >= -math.log1p(-min_effect)

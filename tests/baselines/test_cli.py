@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,30 @@ def test_history_draws_launches_and_changes(project: Path, capsys: pytest.Captur
     assert all(said in page for said in ("test_<wbr>single_<wbr>stream", "decode_tok_s", "0.5.17"))
     assert main.main(["history", "--metric", "ttft_ms"]) == 1
     assert main.main(["history", "--engine", "vllm"]) == 1
+
+
+def test_history_knows_the_prior_and_the_least_effect_of_the_project(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Launches of the stored series differ by 0.1 %: the engine's usual 7 % is not what the gate goes by."""
+    for n in range(6):
+        launches = tuple(replace(make_launch(i, 80 * (1 + 0.001 * (-1) ** i)), id=f"launch-{n}-{i}") for i in range(5))
+        series = Series(f"t.py::test_{n}", "llamacpp", PRINT, (Epoch("first recording", launches),))
+        store.write(path_of(project / "baselines", series), series)
+
+    def band() -> tuple[float, float]:
+        capsys.readouterr()
+        assert main.main(["history", "test_0"]) == 0
+        said = re.search(r"band (\S+) to (\S+) on host h1", capsys.readouterr().out)
+        assert said is not None
+        return float(said[1]), float(said[2])
+
+    assert band() == pytest.approx((79.2, 80.8), abs=0.1)
+    (project / "pyproject.toml").write_text("[tool.llmperf]\nmin_effect = 0.05\n")
+    assert band() == pytest.approx((76.0, 84.2), abs=0.1)
+    (project / "pyproject.toml").write_text("[tool.llmperf]\nmin_effect = 5\n")
+    assert main.main(["history"]) == 4
+    assert "min_effect must be a fraction" in capsys.readouterr().err
 
 
 def test_compare_says_what_is_worse(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

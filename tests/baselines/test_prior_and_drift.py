@@ -157,6 +157,27 @@ def test_noise_and_improvement_are_not_drift() -> None:
     assert drift.check(drifting(0.005), "decode_tok_s", [make_launch(100, 108)]) is None
 
 
+@pytest.mark.parametrize(("loss", "said"), [(0.02, False), (0.04, False), (0.30, True)])
+def test_hosts_that_differ_are_no_drift(loss: float, said: bool) -> None:
+    """Two hosts of one GPU model differ by 4 % and launches by 0.3 %: only what no pair of hosts explains is drift."""
+    launches = tuple(
+        make_launch(n, 100 * (1 + WOBBLE[n % 5]) * (1 if n < 5 else 1 - loss), host="a" if n < 5 else "b")
+        for n in range(9)
+    )
+    series = Series("t.py::test_a", "sglang", PRINT, (Epoch("first recording", launches),))
+    found = drift.check(series, "decode_tok_s", [make_launch(100, 100 * (1 - loss), host="b")], prior=USUAL)
+    assert (found is not None) == said
+
+
+def test_drift_on_one_host_is_seen_among_launches_of_another() -> None:
+    """The newest launches alternate between hosts; on the one that the epoch began on, speed has gone."""
+    launches = [make_launch(n, 100 * (1 + WOBBLE[n % 5]), host="a") for n in range(5)]
+    launches += [make_launch(n, 94 if n % 2 else 104, host="ab"[n % 2 == 0]) for n in range(5, 12)]
+    series = Series("t.py::test_a", "sglang", PRINT, (Epoch("first recording", tuple(launches)),))
+    assert drift.check(series, "decode_tok_s", [make_launch(100, 94, host="a")], prior=USUAL) is not None
+    assert drift.check(series, "decode_tok_s", [make_launch(100, 104, host="b")], prior=USUAL) is None
+
+
 def test_direction_counts() -> None:
     slower = drifting(0.005)
     said = drift.check(slower, "decode_tok_s", [make_launch(100, 108)], higher_is_better=False)
