@@ -172,7 +172,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
         if window is None:
             invalid.append("there was no steady window: raise requests or seconds, or lower concurrency")
         else:
-            values = window_values(outcomes, window)
+            values = window_values(outcomes, window, None if work.rate is not None else work.concurrency)
             evidence["window_s"] = window.seconds
             guards += delay_guard(outcomes, launch_value(values.get("itl_p50_ms", (math.nan,))), limits)
             guards += drift_guard(values["output_tok_s"], limits, on_cpu=not asker.connection.engine.uses_gpu)

@@ -56,9 +56,12 @@ def open_window(ended: Sequence[Ended]) -> Window | None:
     return Window(start, end) if end > start else None
 
 
-def window_values(outcomes: Sequence[RequestOutcome], window: Window) -> dict[str, tuple[float, ...]]:
-    """Metrics over the window: rates and the median gap once for each of its ``slices``, so that a stall in one of them
-    moves the launch's value little and is seen; the rest once.
+def window_values(
+    outcomes: Sequence[RequestOutcome], window: Window, concurrency: int | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Metrics over the window: rates and the median gap once for each of its parts, so that a stall in one of them
+    moves the launch's value little and is seen; the rest once. The parts are ``rounds`` of a closed loop with so many
+    streams, ``slices`` of an open one (``concurrency`` None).
 
     ``output_tok_s``: tokens that arrived / time. ``stream_tok_s``: tokens after the first chunk of each stream inside
     the window / time from that first to its last chunk, summed over streams before dividing, so each counts by its
@@ -66,7 +69,7 @@ def window_values(outcomes: Sequence[RequestOutcome], window: Window) -> dict[st
     (of all, when none was: the streams then start together only).
     """
     streams = [_Stream.of(o, window) for o in outcomes if o.timing is not None]
-    parts = slices(streams, window)
+    parts = slices(streams, window) if concurrency is None else rounds(outcomes, window, concurrency)
     values = {"output_tok_s": tuple(sum(s.tokens_in(part) for s in streams) / part.seconds for part in parts)}
     paced = [_gaps(streams, part) for part in parts]
     if all(gaps.size for gaps, _, _ in paced):
@@ -95,7 +98,7 @@ class _Stream:
     @classmethod
     def of(cls, outcome: RequestOutcome, window: Window) -> _Stream:
         assert outcome.timing is not None
-        at = outcome.sent_ns + outcome.timing.at * 1e6
+        at = outcome.sent_ns + np.rint(outcome.timing.at * 1e6)  # whole, as the window's edges are
         inside = (at > window.start_ns) & (at <= window.end_ns)
         return cls(at[inside], outcome.timing.tokens[inside])
 
@@ -115,9 +118,33 @@ def _gaps(streams: Sequence[_Stream], part: Window) -> tuple[Floats, Floats, flo
     return every / counts, counts, float(every.sum()) / 1e3
 
 
-def slices(streams: Sequence[_Stream], window: Window, count: int = 5) -> list[Window]:
+#: Parts of a window, where there is enough in it.
+PARTS = 5
+
+
+def rounds(outcomes: Sequence[RequestOutcome], window: Window, concurrency: int) -> list[Window]:
+    """``PARTS`` parts of a closed loop's window, each from the end of one request to the end of the one ``concurrency``
+    requests later, or that times a whole number.
+
+    So each holds, for every stream, one prefill to one decoding and each context length as often as the next, whether
+    streams are in step (all of them start and end together, and no token comes in between) or not. What is left over at
+    the window's start belongs to no part. Fewer parts where there are fewer such rounds, the window alone with one.
+    """
+    ends = sorted(o.answer.at_ns[-1] for o in outcomes if o.timing is not None)
+    cuts = [at for at in ends if window.start_ns <= at <= window.end_ns][::-concurrency][::-1]
+    whole = len(cuts) - 1
+    if whole < 2:
+        return [window]
+    count = min(whole, PARTS)
+    edges = [cuts[whole * i // count] for i in range(count + 1)]
+    return [Window(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def slices(streams: Sequence[_Stream], window: Window, count: int = PARTS) -> list[Window]:
     """``count`` parts of the window with about as many tokens each, cut where tokens arrived: streams that decode in
-    step then have whole steps in every part. Fewer where fewer moments tell them apart."""
+    step then have whole steps in every part. Fewer where fewer moments tell them apart. For an open loop, whose
+    requests come and go at any time; in a closed one such parts would hold one pause between requests, or none, or two.
+    """
     at = np.concatenate([s.at for s in streams])
     order = np.argsort(at, kind="stable")
     so_far = np.cumsum(np.concatenate([s.tokens for s in streams])[order])

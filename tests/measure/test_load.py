@@ -17,7 +17,7 @@ from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.load import load
 from pytest_llmperf.measure.run import Run, launch_value
 from pytest_llmperf.measure.steady import hiccups
-from pytest_llmperf.measure.window import Window, window_values
+from pytest_llmperf.measure.window import Ended, Window, closed_window, window_values
 from pytest_llmperf.measure.workloads import Workload
 from tests.conftest import FakeServer, StartFake
 from tests.measure.conftest import connection_to
@@ -145,9 +145,60 @@ def test_speculation_is_counted_over_the_window(fake_server: StartFake) -> None:
 def outcome(start_ms: float, at_ms: Sequence[float]) -> RequestOutcome:
     """A request sent at ``start_ms`` whose tokens came one by one, ``at_ms`` after it."""
     at = np.asarray(at_ms, dtype=float)
-    at_ns = tuple(int((start_ms + x) * 1e6) for x in at)
+    at_ns = tuple(round((start_ms + x) * 1e6) for x in at)
     answer = Answer(at_ns, completion_tokens=len(at))
-    return RequestOutcome(cast(Call, None), int(start_ms * 1e6), answer, Timing(at, np.ones(len(at))), ())
+    return RequestOutcome(cast(Call, None), round(start_ms * 1e6), answer, Timing(at, np.ones(len(at))), ())
+
+
+def closed_loop(
+    streams: int, requests: int, *, apart_ms: float, tokens: int = 50, stall_ms: float = 0.0, slope: float = 0.0
+) -> tuple[list[RequestOutcome], Window]:
+    """``requests`` on each stream, one after the other: 200 ms to the first token, then one each 10 ms (growing by
+    ``slope`` with the context, as a share, until the last). Stream n begins ``apart_ms`` after stream n - 1; in the
+    midst of the whole thing everything stands still for ``stall_ms``."""
+    at = 200 + np.cumsum(np.r_[0, 10 * (1 + slope * np.arange(1, tokens) / tokens)])
+    cycle = float(at[-1])
+    middle = requests * cycle / 2 + 137
+
+    def stalled(times: Any) -> Any:
+        return times + np.where(np.asarray(times) > middle, stall_ms, 0.0)
+
+    ended = []
+    for n in range(streams):
+        for i in range(requests):
+            start = n * apart_ms + i * cycle
+            sent = float(stalled(start))
+            ended.append(Ended(outcome(sent, stalled(start + at) - sent), 0, i < requests - 1))
+    window = closed_window(ended, streams)
+    assert window is not None
+    return [e.outcome for e in ended], window
+
+
+@pytest.mark.parametrize("apart_ms", [0.0, 3.0, 137.0])
+@pytest.mark.parametrize("requests", [4, 5, 7, 12, 23])
+def test_parts_of_the_window_hold_whole_rounds_of_requests(requests: int, apart_ms: float) -> None:
+    """Streams in step leave a pause of a fifth of the time between their waves, and the pace falls by a half within
+    each answer. Nothing changes from round to round, so that all parts have the same rates."""
+    values = window_values(*closed_loop(4, requests, apart_ms=apart_ms, slope=0.5), 4)
+    cycle_s = (200 + 10 * (49 + 0.5 * 49 * 50 / 2 / 50)) / 1e3
+    assert len(values["output_tok_s"]) == min(requests - 1, 5)
+    assert values["output_tok_s"] == pytest.approx((4 * 50 / cycle_s,) * len(values["output_tok_s"]), rel=0.001)
+    assert np.ptp(values["stream_tok_s"]) / values["stream_tok_s"][0] < 0.001
+    assert np.ptp(values["itl_p50_ms"]) / values["itl_p50_ms"][0] < 0.001
+
+
+@pytest.mark.parametrize("apart_ms", [0.0, 137.0])
+def test_a_stall_of_a_closed_loop_is_in_one_part_of_the_window(apart_ms: float) -> None:
+    cycle_s = 0.690
+    values = window_values(*closed_loop(4, 11, apart_ms=apart_ms, stall_ms=700), 4)
+    assert launch_value(values["output_tok_s"]) == pytest.approx(4 * 50 / cycle_s, rel=0.01)
+    assert sum(v < 0.9 * 4 * 50 / cycle_s for v in values["output_tok_s"]) == 1
+    assert len(hiccups(values["output_tok_s"])) == 1
+
+
+def test_a_window_without_two_rounds_is_one_part() -> None:
+    values = window_values(*closed_loop(4, 2, apart_ms=0.0), 4)
+    assert {len(values[name]) for name in ("output_tok_s", "stream_tok_s", "itl_p50_ms")} == {1}
 
 
 @pytest.mark.parametrize("stalled", [False, True])
