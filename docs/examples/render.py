@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
+from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report import html, terminal
@@ -31,7 +32,7 @@ def rendered(folder: Path, page: str) -> str:
 def web_page(folder: Path, name: str) -> str:
     record, baselines = session(folder, name), folder / "baselines"
     stored = [store.read(baselines / r.baseline.path) for r in record.results if r.baseline]
-    metrics = [r.metric for r in record.results if r.baseline]
+    metrics = [METRICS[r.metric] for r in record.results if r.baseline]
     return html.page(record, [history.of(s, m, baselines) for s, m in zip(stored, metrics, strict=True)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_llmperf.baselines import store
@@ -16,37 +16,39 @@ from pytest_llmperf.stats import Prior, location, segments
 OTHER_HOST = "another host"
 
 
-def of(series: Series, metric: str, folder: Path, prior: Prior | None = None, *, min_effect: float = 0.01) -> History:
+def of(
+    series: Series, metric: Metric, folder: Path, prior: Prior | None = None, *, min_effect: float = 0.01
+) -> History:
     """The history of ``metric``: every stored launch that has it, epoch by epoch, in order of time.
 
     Its band is the one that the gate would hold a launch to on the host of the newest stored one. Raises ``ValueError``
     for a ``min_effect`` that is no fraction.
     """
-    known = METRICS.get(metric, Metric(metric, "", True, ""))
-    epochs = [[x for x in e.launches if metric in x.metrics] for e in series.epochs]
+    name = metric.name
+    epochs = [[x for x in e.launches if name in x.metrics] for e in series.epochs]
     points = [
         HistoryPoint(
             x.id,
             x.recorded,
-            location(x.metrics[metric]),
+            location(x.metrics[name]),
             number,
-            (min(x.metrics[metric]), max(x.metrics[metric])),
+            (min(x.metrics[name]), max(x.metrics[name])),
             x.host,
             x.provenance.get("engine version", ""),
         )
         for number, launches in enumerate(epochs)
         for x in launches
     ]
-    current = series.launches(metric)
+    current = series.launches(name)
     host = current[-1].host if current else ""
-    gate = gate_of(current, known, host, prior=prior, min_effect=min_effect) if current else None
+    gate = gate_of(current, metric, host, prior=prior, min_effect=min_effect) if current else None
     path = store.path_of(folder, series.test, series.engine, series.fingerprint)
     return History(
         test=series.test,
         engine=series.engine,
-        metric=metric,
-        unit=known.unit,
-        higher_is_better=known.higher_is_better,
+        metric=name,
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
         points=tuple(points),
         path=path.relative_to(folder).as_posix(),
         band=gate.band if gate else None,
@@ -56,10 +58,16 @@ def of(series: Series, metric: str, folder: Path, prior: Prior | None = None, *,
     )
 
 
-def metrics(series: Series) -> list[str]:
-    """Metrics that any stored launch holds, in the order of ``METRICS``."""
-    held = {m for e in series.epochs for x in e.launches for m in x.metrics}
-    return [*(m for m in METRICS if m in held), *sorted(held - METRICS.keys())]
+def names(series: Series) -> set[str]:
+    """Names of the metrics that any stored launch holds."""
+    return {m for e in series.epochs for x in e.launches for m in x.metrics}
+
+
+def metrics(series: Series, known: Mapping[str, Metric] = METRICS) -> list[Metric]:
+    """Metrics that any stored launch holds, in the order of ``known``; one that is not is taken for a speed."""
+    held = names(series)
+    others = (Metric(m, "", True, "") for m in sorted(held - known.keys()))
+    return [*(metric for name, metric in known.items() if name in held), *others]
 
 
 def _changes(series: Series, points: Sequence[HistoryPoint], prior: Prior) -> Iterator[ChangePoint]:

@@ -34,8 +34,8 @@ class SessionRecording:
     def run(self, found: Sequence[Fresh], usual: Usual) -> Iterator[tuple[str, str]]:
         """Record what the rules allow of ``found``, remember what was slower, and give (kind of message, text).
 
-        A baseline that is broken is an ``error`` and keeps no other from being recorded. Raises ``BaselineError`` at the
-        end where something could not be written.
+        A baseline that is broken is an ``error`` and keeps no other from being recorded. Raises ``BaselineError`` at
+        the end where something could not be written.
         """
         known = attempts.read(self.folder, self.state)
         changes: list[Change] = []

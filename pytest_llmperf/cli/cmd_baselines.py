@@ -13,7 +13,7 @@ from pytest_llmperf.baselines.series import Series, seconds
 from pytest_llmperf.baselines.update import lock
 from pytest_llmperf.cli.collect import collect
 from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
-from pytest_llmperf.cli.stored_priors import StoredPriors, stored_priors
+from pytest_llmperf.cli.stored_priors import StoredPriors
 from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.records.text import number, plural
 from pytest_llmperf.report.grids import Column
@@ -88,20 +88,20 @@ def _show(args: argparse.Namespace) -> int:
     for series in exact:
         _detail(folder, series)
     if found and not exact:
-        prior = stored_priors(folder, {s.engine for s in found})
-        print_grid(grid(_COLUMNS, (row for s in found for row in _rows(folder, s, prior))))
+        priors = StoredPriors(folder, {m for s in found for m in (s.engine, *history.names(s))})
+        print_grid(grid(_COLUMNS, (row for s in found for row in _rows(folder, s, priors))))
     if not found:
         say(f"no baseline{f' of a test like {args.test!r}' if args.test else ''} in {folder}")
     return 1 if broken or not found else 0
 
 
-def _rows(folder: Path, series: Series, prior: StoredPriors) -> Iterator[tuple[str, ...]]:
+def _rows(folder: Path, series: Series, priors: StoredPriors) -> Iterator[tuple[str, ...]]:
     age = (time.time() - seconds(series.current.launches[-1].recorded)) / _DAY
-    for metric in history.metrics(series):
-        told = history.of(series, metric, folder, prior(series.engine, series.fingerprint, metric))
+    for metric in history.metrics(series, priors.metrics):
+        told = history.of(series, metric, folder, priors.of(series.engine, series.fingerprint, metric.name))
         yield (
-            *(series.test, series.engine, series.fingerprint.label, metric, number(told.center), told.unit),
-            *(str(len(series.launches(metric))), str(len(series.epochs)), f"{age:.0f}"),
+            *(series.test, series.engine, series.fingerprint.label, metric.name, number(told.center), told.unit),
+            *(str(len(series.launches(metric.name))), str(len(series.epochs)), f"{age:.0f}"),
         )
 
 

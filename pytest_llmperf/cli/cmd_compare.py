@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.run_comparison import LEVEL, Compared, compare
 from pytest_llmperf.cli.shared import add_folder, least_effect, named_folder, print_grid, say
-from pytest_llmperf.cli.stored_priors import stored_priors
+from pytest_llmperf.cli.stored_priors import StoredPriors
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.text import clean, number, percent
 from pytest_llmperf.report.grids import Column, Grid, Row
@@ -38,8 +38,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when any metric is credibly worse, or when the runs have nothing in common."""
     a, b = jsonfile.load(args.a), jsonfile.load(args.b)
-    prior = stored_priors(named_folder(args), {r.engine for r in b.results})
-    found = compare(a, b, lambda r: prior(r.engine, Fingerprint(r.fingerprint), r.metric), min_effect=least_effect())
+    priors = StoredPriors(named_folder(args), {x for r in b.results for x in (r.engine, r.metric)})
+    found = compare(
+        a, b, lambda r: priors.of(r.engine, Fingerprint(r.fingerprint), r.metric), min_effect=least_effect()
+    )
     if found.rows:
         _print(found.rows)
         say(f"worse and better are said at a level of {percent(LEVEL)} per metric, launches being the unit")

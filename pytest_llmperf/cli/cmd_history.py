@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
 from pytest_llmperf.cli.shared import add_folder, folder_of, grid, least_effect, print_grid, say
-from pytest_llmperf.cli.stored_priors import stored_priors
+from pytest_llmperf.cli.stored_priors import StoredPriors
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.records.text import number, percent, plural
@@ -46,12 +46,12 @@ def run(args: argparse.Namespace) -> int:
 def _chosen(args: argparse.Namespace, folder: Path) -> Iterator[History]:
     """The histories asked for. Raises ``BaselineError`` for a broken file."""
     wanted = [s for s in map(store.read, store.files(folder, args.engine)) if not args.test or args.test in s.test]
-    prior, least = stored_priors(folder, {s.engine for s in wanted}), least_effect()
+    priors, least = StoredPriors(folder, {m for s in wanted for m in (s.engine, *history.names(s))}), least_effect()
     for series in wanted:
-        for metric in history.metrics(series):
-            if args.metric in (None, metric):
-                known = prior(series.engine, series.fingerprint, metric)
-                yield history.of(series, metric, folder, known, min_effect=least)
+        for metric in history.metrics(series, priors.metrics):
+            if args.metric in (None, metric.name):
+                prior = priors.of(series.engine, series.fingerprint, metric.name)
+                yield history.of(series, metric, folder, prior, min_effect=least)
 
 
 def _draw(told: History) -> None:

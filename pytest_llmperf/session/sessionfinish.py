@@ -55,6 +55,7 @@ class SessionFinish:
             if name not in formats:
                 raise ConfigError(f"--llmperf-export {name}: no such report format{nearest(name, formats)}")
         self._formats = formats
+        self._metrics = metrics
         self._options = options
         self._root = rootpath
         self._state_dir = state_dir
@@ -236,7 +237,8 @@ class SessionFinish:
         for r in self._results.values():
             if r.baseline is not None:
                 series = store.read(self._options.baselines / r.baseline.path)
-                self._past.append(history.of(series, r.metric, self._options.baselines, self._tuned.prior(r)))
+                metric = self._metrics[r.metric]
+                self._past.append(history.of(series, metric, self._options.baselines, self._tuned.prior(r)))
 
     def _github(self, record: SessionRecord) -> None:
         path = os.environ.get("GITHUB_STEP_SUMMARY")

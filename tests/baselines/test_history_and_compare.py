@@ -29,7 +29,7 @@ def series(*epochs: tuple[str, list[float]]) -> Series:
 
 def test_history_holds_every_launch_in_order(tmp_path: Path) -> None:
     told = history.of(
-        series(("first recording", [80, 81, 80]), ("decode_tok_s improved", [90])), "decode_tok_s", tmp_path
+        series(("first recording", [80, 81, 80]), ("decode_tok_s improved", [90])), METRICS["decode_tok_s"], tmp_path
     )
     assert [p.value for p in told.points] == pytest.approx([80, 81, 80, 90], rel=1e-5)
     assert [p.epoch for p in told.points] == [0, 0, 0, 1]
@@ -45,7 +45,7 @@ def test_history_holds_every_launch_in_order(tmp_path: Path) -> None:
 
 def test_history_finds_a_level_that_moved_inside_an_epoch(tmp_path: Path) -> None:
     told = history.of(
-        series(("first recording", [80, 80.4, 79.7, 80.1, 76, 76.2, 75.9, 76.1])), "decode_tok_s", tmp_path
+        series(("first recording", [80, 80.4, 79.7, 80.1, 76, 76.2, 75.9, 76.1])), METRICS["decode_tok_s"], tmp_path
     )
     (change,) = told.changes
     assert (change.index, change.reason) == (4, "")
@@ -54,10 +54,10 @@ def test_history_finds_a_level_that_moved_inside_an_epoch(tmp_path: Path) -> Non
 
 def test_history_of_a_metric_that_only_some_launches_hold(tmp_path: Path) -> None:
     mixed = Series(TEST, "sglang", PRINT, (Epoch("a", (make_launch(0), make_launch(1, ttft_ms=30.0))),))
-    assert history.metrics(mixed) == ["decode_tok_s", "ttft_ms"]
-    assert [p.id for p in history.of(mixed, "ttft_ms", tmp_path).points] == ["launch-0001"]
+    assert [m.name for m in history.metrics(mixed)] == ["decode_tok_s", "ttft_ms"]
+    assert [p.id for p in history.of(mixed, METRICS["ttft_ms"], tmp_path).points] == ["launch-0001"]
     older = replace(mixed, epochs=(*mixed.epochs, Epoch("b", (make_launch(2),))))
-    told = history.of(older, "ttft_ms", tmp_path)
+    told = history.of(older, METRICS["ttft_ms"], tmp_path)
     assert (told.band, told.center, len(told.points)) == (None, None, 1)
 
 
@@ -69,7 +69,7 @@ def test_history_draws_the_band_that_the_gate_holds_a_launch_to(tmp_path: Path, 
     launches = tuple(make_launch(n, v, host=hosts[n % len(hosts)]) for n, v in enumerate(values))
     held = Series(TEST, "sglang", PRINT, (Epoch("first recording", launches),))
     prior, least, host = Prior(s0=0.004), 0.002, launches[-1].host
-    told = history.of(held, "decode_tok_s", tmp_path, prior, min_effect=least)
+    told = history.of(held, METRICS["decode_tok_s"], tmp_path, prior, min_effect=least)
     terms = GateTerms("n", TEST, "sglang", "k", METRICS["decode_tok_s"], PRINT, host, min_effect=least, prior=prior)
     seen = verdict_of(terms, [make_launch(50, 80, host=host)], known=[held], folder=tmp_path, now=2e9).result
     assert seen.baseline is not None
@@ -79,7 +79,7 @@ def test_history_draws_the_band_that_the_gate_holds_a_launch_to(tmp_path: Path, 
 def test_a_level_that_comes_with_another_host_is_said_to(tmp_path: Path) -> None:
     launches = tuple(make_launch(n, 80 if n < 4 else 76, host="a" if n < 4 else "b") for n in range(8))
     (change,) = history.of(
-        Series(TEST, "sglang", PRINT, (Epoch("first recording", launches),)), "decode_tok_s", tmp_path
+        Series(TEST, "sglang", PRINT, (Epoch("first recording", launches),)), METRICS["decode_tok_s"], tmp_path
     ).changes
     assert (change.index, change.reason) == (4, "another host")
 
