@@ -6,6 +6,8 @@ launch and shown, most telling first, when a verdict needs an explanation.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -19,6 +21,8 @@ from pytest_llmperf.server_config import mask, without_login
 ABSENT = "-"
 _LONGEST = 200
 _FIRST = ("engine version", "driver", "cuda version", "nccl version")
+#: Beside versions, the flags of the command and variables: what a launch is set up with.
+_SETUP = ("driver", "command", "executable", "model files")
 _HOST_FACTS = ("cpu", "cores", "host memory")
 #: Fields of an effective config that are not told one by one: containers, and how rather than what was read.
 _CONTAINERS = ("engine_version", "versions", "nccl_env", "other", "sources", "cache_state", "model")
@@ -63,13 +67,16 @@ def of(
 
 
 def source(provenance: Mapping[str, str]) -> str | None:
-    """What was under test, in words: the commit, and the versions of engine, driver and libraries, any of which may
-    make a difference that is no noise. None without a commit, which alone tells one state of the source from the next.
-    """
-    if "commit" not in provenance:
+    """What was under test, in words: ``commit 4f1c2d9a8b70, engine version 0.5.17, setup 1b9e77c0``, the last 8 hex
+    digits over what else somebody may have changed on purpose (other versions, the command, variables, the model's
+    files). None without a commit, which alone tells one state of the source from the next."""
+    commit, engine = provenance.get("commit"), provenance.get("engine version", "unknown")
+    if commit is None:
         return None
-    said = {k: v for k, v in provenance.items() if k in ("commit", *_FIRST) or k.endswith(" version")}
-    return ", ".join(f"{k} {said[k]}" for k in sorted(said, key=lambda k: (k != "commit", _rank(k), k)))
+    setup = {k: v for k, v in provenance.items() if k in _SETUP or k.startswith("command ") or k.isupper()}
+    setup |= {k: v for k, v in provenance.items() if k.endswith(" version")}
+    digits = hashlib.sha256(json.dumps(setup, sort_keys=True).encode("utf-8", "backslashreplace")).hexdigest()[:8]
+    return f"commit {commit}, engine version {engine}, setup {digits}"
 
 
 def differences(stored: Sequence[StoredLaunch], fresh: Sequence[StoredLaunch]) -> tuple[Difference, ...]:

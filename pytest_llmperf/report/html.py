@@ -40,6 +40,7 @@ def page(session: SessionRecord, history: Sequence[History] = (), logs: Mapping[
         info=session.session,
         groups=summary.groups(session),
         worst_first=summary.worst_first(session.results),
+        weak=[r for r in session.results if summary.is_weak(r)],
         names=names,
         anchor=lambda r: ids[id(r)],
         history_of=lambda r: histories.get((r.test, r.engine, r.metric)),

@@ -66,7 +66,7 @@ def test_what_was_slower_is_not_recorded_once_it_is_green(repository: Repository
     for number, attempt in ((2, 2), (3, 3)):
         [(kind, said)] = repository.session(found(number, "improved" if number == 2 else "passed"))
         assert kind == "refused"
-        assert f"attempt {attempt} at the same source (commit aaaa, engine version 0.5.17)" in said
+        assert f"attempt {attempt} at the same source (commit aaaa, engine version 0.5.17, setup " in said
         assert f"on 2026-05-02T12:00:00Z decode_tok_s {failed}" in said
         assert "--accept-regression 'why it is right'" in said
         assert f"llmperf baselines forget '{TEST}'" in said
@@ -77,8 +77,11 @@ def test_another_source_is_another_matter_and_the_first_stays_one(repository: Re
     """As a bisection does: there and back again."""
     repository.session(found(1, "regressed"))
     assert repository.session(found(2, provenance=B))[0][0] == "update"
-    assert repository.session(found(3, provenance={**A, "engine version": "0.5.18"}))[0][0] == "update"
-    assert repository.session(found(4))[0][0] == "refused"
+    changed = ({"engine version": "0.5.18"}, {"driver": "580"}, {"command --flag": "1"}, {"NCCL_PROTO": "LL"})
+    for number, other in enumerate(changed, 3):
+        assert repository.session(found(number, provenance={**A, **other}))[0][0] == "update"
+    assert repository.session(found(8, provenance={**A, "kv tokens": "about 98000"}))[0][0] == "refused"
+    assert repository.session(found(9))[0][0] == "refused"
 
 
 def test_a_reason_accepts_it_and_what_follows_is_normal(repository: Repository) -> None:

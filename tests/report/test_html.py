@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.records.histories import History, HistoryPoint
 from pytest_llmperf.records.results import LaunchRecord, LaunchValues, SessionRecord
-from pytest_llmperf.report import html, plots
+from pytest_llmperf.report import html, plots, summary
 from pytest_llmperf.report.svg import Scale
 from tests.report import samples
 from tests.report.hostile import EVIL, hostile
@@ -74,8 +74,19 @@ def test_each_result_is_linked_and_problems_are_open() -> None:
     assert targets <= ids
     assert len(ids) == len(samples.FULL.results) + len(samples.FULL.servers)
     results = [a for tag, a in page.tags if tag == "details" and "result" in str(a["class"])]
-    passed = sum(r.verdict == "passed" for r in samples.FULL.results)
+    passed = sum(r.verdict == "passed" and not r.weak for r in samples.FULL.results)
     assert sum("open" in a for a in results) == len(results) - passed
+
+
+def test_weak_passes_are_counted_apart_and_said() -> None:
+    """As in the terminal and on GitHub: green, and yet a loss could have passed."""
+    weak = [r for r in samples.FULL.results if r.verdict == "passed" and r.weak]
+    words = Page(full()).words
+    assert words.count(f"{len(weak)} of them weak") == 2, "in the title and among the verdicts"
+    for result in weak:
+        assert words.count(summary.weak(result)) == 2, "at the top and with the result"
+    strong = tuple(replace(r, weak=False) for r in samples.FULL.results)
+    assert "weak" not in Page(html.page(replace(samples.FULL, results=strong))).words
 
 
 def test_the_page_needs_nothing_else() -> None:
