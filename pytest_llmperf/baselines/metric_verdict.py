@@ -102,12 +102,11 @@ def verdict_of(
         raise ConfigError(f"{terms.nodeid}: {terms.metric.name} cannot be judged: {error}") from error
     launches = [x.id for x in deciding]
     own = _lines((g for g in guards if g.tripped and not g.spoils), launches)
-    if result.verdict == "passed":
+    spoilt = _lines((g for g in guards if g.spoils), launches)
+    if result.verdict == "passed" and not spoilt:
         result = replace(result, notes=(*result.notes, *own))
     else:
-        result = replace(result, reasons=(*result.reasons, *own))
-    spoilt = _lines((g for g in guards if g.spoils), launches)
-    result = replace(result, reasons=spoilt + result.reasons)
+        result = replace(result, reasons=(*spoilt, *result.reasons, *own))
     if spoilt or result.verdict == "suspect":
         inconclusive = replace(result, verdict="inconclusive")
         gate = "inconclusive" if spoilt else judged.recordable

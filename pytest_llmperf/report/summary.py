@@ -192,7 +192,12 @@ def listed(names: Iterable[str]) -> str:
 def weak(result: Result) -> str:
     """What a weak pass would not have seen, and what mends it."""
     needed = result.required_launches
-    cure = f"{plural(needed, 'stored launch')} would see less" if needed else "more stored launches would not mend that"
+    here = " of this host" if result.host_known is False else ""
+    cure = (
+        f"{plural(needed, 'stored launch')}{here} would see less"
+        if needed
+        else ("more stored launches would not mend that")
+    )
     return f"weak: passed, but a {worse(result)} below {percent(result.mde)} would not have been seen; {cure}"
 
 

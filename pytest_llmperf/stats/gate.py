@@ -256,7 +256,10 @@ class Gate:
         """What a reader must know to weigh the verdict."""
         said = []
         if weak:
-            cure = f"{required} stored launches would see it" if required else f"{MOST_LAUNCHES} would not do either"
+            needed = (
+                f"{required} stored launch{'' if required == 1 else 'es'}{' of this host' if self.other_host else ''}"
+            )
+            cure = f"{needed} would see it" if required else f"{MOST_LAUNCHES} would not do either"
             asked = "asked for" if self.max_regression is not None else "that should not go unseen"
             said.append(
                 f"underpowered: {self.k} stored launches see a loss of {mde:.1%} (80 % power), "

@@ -16,6 +16,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.measure.metrics import METRICS, Guard
 from pytest_llmperf.records.results import VERDICTS, Result
 from pytest_llmperf.records.text import percent
+from pytest_llmperf.report import summary
 from pytest_llmperf.stats import Prior
 
 from .conftest import DAY, PRINT, START, make_launch
@@ -184,6 +185,21 @@ def test_what_an_engine_does_to_itself_explains_a_loss_and_never_excuses_it(name
     assert lost.guards[0]["cause"] == "engine"
     fine = judged([at(82.4)], guards=[guard]).result
     assert (fine.verdict, fine.notes[-1]) == ("passed", f"{name}: 12 of them; give it more memory")
+
+
+def test_what_the_engine_did_is_said_once_beside_what_spoilt_the_measurement() -> None:
+    drifted = Guard("drift", True, "moved by 20 %", "warm up longer")
+    result = judged([at(82.4)], guards=[SPOILT, drifted]).result
+    assert result.verdict == "inconclusive"
+    assert sum("moved by 20 %" in line for line in summary.remarks(result)) == 1
+
+
+def test_launches_that_would_mend_a_weak_pass_are_this_hosts() -> None:
+    result = judged([at(82.4, host="h2")], terms=replace(TERMS, host="h2")).result
+    assert result.weak
+    [said] = [line for line in result.reasons if line.startswith("underpowered")]
+    assert said.endswith("; 1 stored launch of this host would see it")
+    assert summary.weak(result).endswith("; 1 stored launch of this host would see less")
 
 
 def test_a_guard_that_tripped_on_several_launches_is_said_once() -> None:
