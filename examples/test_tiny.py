@@ -37,5 +37,5 @@ def test_time_to_first_token(llm_server, baseline):
 
 @perf(metric=("output_tok_s", "itl_p50_ms"))
 def test_four_streams(llm_server, baseline):
-    run = llm_server.load(concurrency=4, requests=16, output_tokens=32, prompt_tokens=32)
+    run = llm_server.load(concurrency=4, requests=24, output_tokens=32, prompt_tokens=32)
     baseline.check(run)

@@ -52,7 +52,7 @@ def read(folder: Path, state: Path) -> Attempts:
 def write(folder: Path, state: Path, attempts: Attempts) -> None:
     """Remember ``attempts``, the newest ``MOST`` of each baseline. The caller holds the folder's lock."""
     kept = {name: [asdict(x) for x in found[-MOST:]] for name, found in sorted(attempts.items()) if found}
-    jsonfile.write(_place(folder, state), json.dumps(kept, indent=1))
+    jsonfile.write(_place(folder, state), json.dumps(kept, indent=1), "failed attempts in the state folder")
 
 
 def _place(folder: Path, state: Path) -> Path:

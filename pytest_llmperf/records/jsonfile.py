@@ -20,14 +20,14 @@ def dump(session: SessionRecord, path: str | os.PathLike[str]) -> None:
     write(path, json.dumps(session.to_json(), indent=2, allow_nan=False) + "\n")
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Replace ``path`` by ``text`` (UTF-8) in one step. Raises ``ConfigError`` that names the file."""
+def write(path: str | os.PathLike[str], text: str, what: str = "report") -> None:
+    """Replace ``path`` by ``text`` (UTF-8) in one step. Raises ``ConfigError`` that names the file and ``what`` it is."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, text)
     except OSError as e:
-        raise ConfigError(f"cannot write the report {target}: {e.strerror or e}; give a path that is writable") from e
+        raise ConfigError(f"cannot write the {what} {target}: {e.strerror or e}; give a path that is writable") from e
 
 
 def _replace(target: Path, text: str) -> None:

@@ -100,11 +100,11 @@ class LlmServer:
     ) -> Run:
         """Measure several streams at once: a closed loop of ``concurrency``, or Poisson arrivals at ``rate`` per s.
 
-        Bounded by ``requests`` (default: four per stream) or ``seconds``. Returns a ``Run`` with ``output_tok_s``,
-        ``stream_tok_s``, ``ttft_ms`` and the ITL metrics, one value per steady window.
+        Bounded by ``requests`` (default: six per stream, of which the steady window holds five rounds) or ``seconds``.
+        Returns a ``Run`` with ``output_tok_s``, ``stream_tok_s``, ``ttft_ms`` and the ITL metrics.
         """
         if requests is None and seconds is None:
-            requests = 4 * concurrency
+            requests = 6 * concurrency
         return self._measure(
             output_tokens=output_tokens,
             prompt_tokens=prompt_tokens,

@@ -144,6 +144,14 @@ def test_history_page() -> None:
     assert "No baseline was found." in Page(html.history_page([])).words
 
 
+def test_history_beside_a_result_draws_the_band_that_it_was_held_to() -> None:
+    """Confirming launches have another limit than one alone, and this run may have been recorded since."""
+    result = next(r for r in samples.FULL.results if r.band and r.baseline and r.value)
+    held = replace(result, band=(61.25, 63.75))
+    assert "61.25, 63.75" in plots.history(samples.HISTORY, held)
+    assert "61.25, 63.75" not in plots.history(samples.HISTORY)
+
+
 def test_log_tails(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "a.log"
     log.parent.mkdir()
