@@ -21,7 +21,7 @@ def dump(session: SessionRecord, path: str | os.PathLike[str]) -> None:
 
 
 def write(path: str | os.PathLike[str], text: str, what: str = "report") -> None:
-    """Replace ``path`` by ``text`` (UTF-8) in one step. Raises ``ConfigError`` that names the file and ``what`` it is."""
+    """Replace ``path`` by ``text`` (UTF-8) at once. Raises ``ConfigError`` that names the file, ``what`` it is."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
