@@ -38,7 +38,8 @@ def gate_of(
 
 def recordable_as(gate: Gate, outcome: Outcome, screened: Sequence[Launch], confirmed: Sequence[Launch]) -> str:
     """The verdict that a recording goes by. A suspect whose fresh launches neither proved nor cleared it stays
-    ``suspect``: recorded as normal, a loss that this session could not prove would be hidden from the next ones."""
-    if confirmed and outcome.verdict == "passed" and gate.doubts([*screened, *confirmed]):
+    ``suspect``, and so does one that none could confirm: recorded as normal, a loss that this session could not prove
+    would be hidden from the next ones."""
+    if outcome.verdict == "passed" and gate.doubts([*screened, *confirmed]):
         return SUSPECT
     return outcome.verdict

@@ -153,7 +153,7 @@ def _slower(fresh: Fresh, by_verdict: Mapping[str, Sequence[str]], attempts: Seq
         return f"{', '.join(by_verdict['regressed'])} regressed; {accept}"
     if SUSPECT in by_verdict:
         return (
-            f"{', '.join(by_verdict[SUSPECT])} looks slower: its fresh launches have not proven it, but all launches "
+            f"{', '.join(by_verdict[SUSPECT])} looks slower: no fresh launches have proven it, but all launches "
             f"together are too slow to be recorded as normal; {accept}"
         )
     if attempts:

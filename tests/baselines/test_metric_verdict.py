@@ -202,6 +202,24 @@ def test_launches_that_would_mend_a_weak_pass_are_this_hosts() -> None:
     assert summary.weak(result).endswith("; 1 stored launch of this host would see less")
 
 
+@pytest.mark.parametrize("screened", [(79.5,), (80.4, 80.3, 80.2)])
+def test_what_no_fresh_launch_can_confirm_is_not_recorded_as_normal(screened: tuple[float, ...]) -> None:
+    """3.6 % down, or 2.6 % on three launches, which one look at this level cannot prove."""
+    seen = judged(
+        [at(v, 100 + n) for n, v in enumerate(screened)], terms=replace(TERMS, alpha=1e-6, confirm_launches=0)
+    )
+    assert (seen.result.verdict, seen.gate) == ("passed", "suspect")
+    clear = judged([at(82.4)], terms=replace(TERMS, confirm_launches=0))
+    assert (clear.result.verdict, clear.gate) == ("passed", "passed")
+
+
+def test_what_fresh_launches_neither_prove_nor_clear_is_not_recorded_as_normal() -> None:
+    seen = judged([at(79.0)], [at(80.0, 101), at(82.4, 102)])
+    assert (seen.result.verdict, seen.gate) == ("passed", "suspect")
+    cleared = judged([at(80.0)], [at(82.5, 101), at(82.4, 102)])
+    assert (cleared.result.verdict, cleared.gate) == ("passed", "passed")
+
+
 def test_a_guard_that_tripped_on_several_launches_is_said_once() -> None:
     launches = [replace(at(82.4), id=f"l{i}") for i in (1, 2, 3)]
     busy = [
