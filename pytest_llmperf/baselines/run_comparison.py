@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_llmperf.baselines.fingerprint import reported_host
+from pytest_llmperf.measure.workloads import HOW_LONG
 from pytest_llmperf.records.results import Difference, Result, SessionRecord
 from pytest_llmperf.stats import Gate, Outcome, Prior, location
 
@@ -88,7 +90,7 @@ def _compared(a: Result, b: Result, terms: _Terms) -> Compared:
     head = (b.test, b.engine, b.metric, b.unit, a.value, b.value)
     counts = (len(was), len(now))
     sound = all(v > 0 and math.isfinite(v) for values in (*was, *now) for v in values)
-    if a.workload != b.workload:
+    if _identity(a) != _identity(b):
         reason = "the workloads differ"
     elif "invalid" in (a.verdict, b.verdict) or not sound:
         reason = "a measurement is invalid"
@@ -108,6 +110,11 @@ def _compared(a: Result, b: Result, terms: _Terms) -> Compared:
             *head[:4], gate.center, value, verdict, value / gate.center - 1, outcome.mde, counts, differences
         )
     return Compared(*head, "invalid", launches=counts, differences=differences, reason=reason)
+
+
+def _identity(result: Result) -> dict[str, Any]:
+    """What was sent; reports of earlier versions also say how often."""
+    return {k: v for k, v in result.workload.items() if k not in HOW_LONG}
 
 
 def _judged(gate: Gate, launches: Sequence[Sequence[float]]) -> Outcome:

@@ -40,7 +40,10 @@ def _at_home(folder: Path, path: Path) -> Series:
     series = read(path)
     right = path_of(folder, series.test, series.engine, series.fingerprint)
     if right != path:
-        raise BaselineError(f"{path} was moved or edited by hand: by its content it belongs at {right}; move it there")
+        raise BaselineError(
+            f"{path} was moved, edited by hand or written by an earlier version: by its content it belongs at {right}; "
+            "move it there (`llmperf baselines merge OLD_FOLDER` does that for a whole folder, moved aside)"
+        )
     return series
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import tomli
 import tomli_w
 
-from pytest_llmperf.baselines.fingerprint import Fingerprint
+from pytest_llmperf.baselines.fingerprint import WORKLOAD, Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, seconds, utc
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.measure.workloads import HOW_LONG
 
 SCHEMA = 1
 #: Provenance that changes from one recording to the next: written with its launch, so that the rest can be shared.
@@ -109,6 +110,8 @@ def _series(data: Mapping[str, Any]) -> Series:
     if twice:
         raise MalformedError(f"launch {twice[0]} is stored twice")
     fields = _texts(data, "fingerprint", "the file")
+    for name in HOW_LONG:  # once part of it
+        fields.pop(f"{WORKLOAD}{name}", None)
     return Series(_text(data, "test", "the file"), _text(data, "engine", "the file"), Fingerprint(fields), epochs)
 
 

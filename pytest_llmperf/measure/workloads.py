@@ -13,11 +13,13 @@ _COUNTS = frozenset(
     {"prompt_tokens", "output_tokens", "repetitions", "max_repetitions", "concurrency", "requests"},
 )
 _OPTIONAL = frozenset({"requests", "seconds", "rate"})
+#: How long one measures the same: no part of a baseline's identity.
+HOW_LONG = frozenset({"repetitions", "max_repetitions", "precision"})
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What the client sends. Every field is part of a baseline's identity.
+    """What the client sends. Every field but those in ``HOW_LONG`` is part of a baseline's identity.
 
     ``repetitions`` is the least number of measured requests; more follow until the launch mean is known to
     ``precision`` (relative standard error; 0 turns that off) or ``max_repetitions`` is reached.
@@ -41,8 +43,8 @@ class Workload:
             raise ConfigError(problem)
 
     def identity(self) -> dict[str, Any]:
-        """JSON-ready fields that are not None."""
-        return {k: v for k, v in asdict(self).items() if v is not None}
+        """JSON-ready fields that are not None and make it another workload."""
+        return {k: v for k, v in asdict(self).items() if v is not None and k not in HOW_LONG}
 
 
 def problems(given: Mapping[str, Any]) -> Iterator[str]:

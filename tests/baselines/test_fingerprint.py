@@ -15,7 +15,7 @@ from .conftest import gpu, machine
 
 CONFIG = ServerConfig(engine="sglang", model="m", tp=2, flags={"num_continuous_decode_steps": 4})
 BOX = machine((gpu("GPU-b"), gpu("GPU-a")))
-WORK = {"output_tokens": 256, "precision": 0.005}
+WORK = {"output_tokens": 256, "rate": 0.5}
 
 
 def of(hardware: Hardware = BOX, config: ServerConfig = CONFIG, uses_gpu: bool = True, **more: Any) -> Fingerprint:
@@ -35,7 +35,7 @@ def test_holds_what_makes_the_experiment() -> None:
         "server.model": "m",
         "server.tp": "2",
         "workload.output_tokens": "256",
-        "workload.precision": "0.005",
+        "workload.rate": "0.5",
     }
 
 

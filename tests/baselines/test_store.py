@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.baselines import store, toml_text
+from pytest_llmperf.baselines import merge, store, toml_text
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch, rounded, seconds, utc
 from pytest_llmperf.errors import BaselineError
@@ -268,3 +268,17 @@ def test_a_stale_temporary_file_is_no_baseline_and_goes_away() -> None:
 def test_times_are_seconds_of_utc() -> None:
     assert utc(START + DAY) == "2026-02-03T02:40:00Z"
     assert seconds(utc(START)) == START
+
+
+def test_files_that_named_the_length_of_a_measurement_are_brought_home(tmp_path: Path) -> None:
+    """It was part of the fingerprint once."""
+    old = Fingerprint({**PRINT.fields, "workload.repetitions": "10", "workload.precision": "0.005"})
+    aside, folder = tmp_path / "old", tmp_path / "new"
+    path = store.path_of(aside, TEST, "sglang", old)
+    store.write(path, replace(series(), fingerprint=old))
+    with pytest.raises(BaselineError, match=r"written by an earlier version.*`llmperf baselines merge OLD_FOLDER`"):
+        store.find(aside, TEST, "sglang")
+    merge.into(folder, [aside], tmp_path)
+    [found] = store.find(folder, TEST, "sglang")
+    assert found.fingerprint == PRINT
+    assert found.current.ids == series().current.ids

@@ -58,6 +58,14 @@ def test_a_loss_by_what_nobody_declared_is_named(recorded: Project, monkeypatch:
     }
 
 
+def test_measuring_longer_orphans_no_baseline(recorded: Project) -> None:
+    recorded.suite(
+        SUITE.replace("repetitions=3, max_repetitions=3", "repetitions=4, max_repetitions=6, precision=0.01")
+    )
+    assert recorded.run_here().ret == pytest.ExitCode.OK
+    assert recorded.result["verdict"] == "passed"
+
+
 def test_a_target_alone(project: Project) -> None:
     """It is what a test without a baseline is held to, in the direction of its metric."""
     project.suite(
