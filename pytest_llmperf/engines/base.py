@@ -10,14 +10,15 @@ from __future__ import annotations
 import abc
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
 from pytest_llmperf.engines import command_flags, metrics_text
 from pytest_llmperf.engines.command_flags import Spelling
 from pytest_llmperf.engines.effective import Counters, EffectiveConfig, Probe
-from pytest_llmperf.engines.mismatches import Mismatch, differences
+from pytest_llmperf.engines.mismatches import COMPARED, Mismatch, differences
 from pytest_llmperf.engines.settings import EngineSettings
 from pytest_llmperf.server_config import ServerConfig
 
@@ -110,6 +111,16 @@ PORTABLE = (
     *("custom_all_reduce", "prefix_cache", "max_running_requests", "context_length", "speculative", "seed", "nccl"),
 )
 _COUNTS = ("tp", "dp", "pp", "max_running_requests", "context_length")
+#: Quantisation methods that an engine renames when it finds a kernel for them (SGLang 0.5.23, vLLM 0.26 to 0.33).
+QUANTIZATIONS: Mapping[str, Collection[str]] = MappingProxyType(
+    {
+        "awq": ("awq_marlin", "auto_awq"),
+        "awq_marlin": ("auto_awq",),
+        "gptq": ("gptq_marlin", "auto_gptq"),
+        "gptq_marlin": ("auto_gptq",),
+        "modelopt": ("modelopt_fp8", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"),
+    }
+)
 #: Keys that lease GPUs: an engine's own flag of that meaning would lease none.
 _LEASING = ("tp", "dp", "pp")
 
@@ -137,7 +148,12 @@ class Engine(abc.ABC):
     #: Flags that the adapter writes itself, by the portable key (or ``model``) that is to be declared in their place;
     #: ``host``, ``port``, ``api_key`` and the flags of tp, dp and pp are reserved in any case.
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {}
+    #: What the engine makes of a value that it was given, in lower case and with ``_``: the same thing by another name,
+    #: or the faster kernel for the same weights.
+    becomes: ClassVar[Mapping[str, Collection[str]]] = QUANTIZATIONS
     uses_gpu: ClassVar[bool] = True
+    #: Flags that choose GPUs by their number: the lease does.
+    choose_gpus: ClassVar[Sequence[str]] = ()
     #: How much launches of one config usually differ (standard deviation of the log of a rate), until baselines tell.
     launch_spread: ClassVar[float] = 0.012
     health_path: ClassVar[str] = "/health"
@@ -182,10 +198,14 @@ class Engine(abc.ABC):
         ``[tool.llmperf.engines.<name>]``, else the adapter's own.
         """
         start = Starting(config, settings, endpoint, model or config.model, settings.command or self.program)
-        layers = (self.own_flags(start), self.portable_flags(config), command_flags.normal(config.flags))
+        layers = (self.own_flags(start), self.portable_flags(config), self.given(config))
         argv = command_flags.argv(command_flags.layered(*layers), self.spelling)
         env = {**self.own_env(start), **settings.env, **config.nccl, **config.env}
         return Command((*start.program, *self.own_words(start), *argv), env)
+
+    def given(self, config: ServerConfig) -> dict[str, Any]:
+        """The engine's own flags that ``config`` declares, in the one form that they have however they are written."""
+        return command_flags.normal(config.flags, self.spelling)
 
     def portable_flags(self, config: ServerConfig) -> dict[str, Any]:
         """The flags of the portable keys that ``config`` declares."""
@@ -208,7 +228,7 @@ class Engine(abc.ABC):
             value = getattr(config, key)
             if value is not None and value < 1:
                 found.append(f"{key}={value!r} must be a whole number above 0")
-        return [*found, *command_flags.problems(self.name, config.flags, dict(self._places()))]
+        return [*found, *command_flags.problems(self.name, config.flags, dict(self._places()), self.spelling)]
 
     def _places(self) -> Iterator[tuple[str, str]]:
         """Each reserved flag with what to write in its place."""
@@ -221,8 +241,13 @@ class Engine(abc.ABC):
                 yield name, f"{key}=...{', which also leases the GPUs' if key in _LEASING else ''}"
 
     def gpu_count(self, config: ServerConfig) -> int:
-        """GPUs to lease for one server: ``tp * pp * dp``, or 0 for an engine that runs on the CPU."""
-        return config.tp * config.pp * config.dp if self.uses_gpu else 0
+        """GPUs to lease for one server on this node, or 0 for one that runs on the CPU."""
+        on_gpu = self.uses_gpu and self.given(config).get("device") != "cpu"
+        return self.ranks(config) if on_gpu else 0
+
+    def ranks(self, config: ServerConfig) -> int:
+        """Processes on this node that take a GPU each: ``tp * pp * dp``."""
+        return config.tp * config.pp * config.dp
 
     def model_name(self, config: ServerConfig) -> str:
         """The ``model`` field that requests must carry."""
@@ -252,4 +277,11 @@ class Engine(abc.ABC):
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
         """Declared values that the server did not take. Unknown effective values are never a mismatch."""
-        return list(differences(config, effective))
+        return list(differences(self.wanted(config), effective, self.becomes))
+
+    def wanted(self, config: ServerConfig) -> ServerConfig:
+        """``config`` with its flags in their normal form; those that a portable key stands for, as that key."""
+        given = self.given(config)
+        keys = {flag if isinstance(flag, str) else key: key for key, flag in self.flags.items() if key in COMPARED}
+        anew = {keys[flag]: given.pop(flag) for flag in keys.keys() & given.keys()}
+        return replace(config, flags=given, **{k: v for k, v in anew.items() if v is not None})

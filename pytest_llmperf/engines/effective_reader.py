@@ -35,8 +35,11 @@ class Reading:
             self.versions[package] = str(value).strip()
 
     def note(self, name: str, value: Any) -> None:
-        """Something without a field of its own, kept as text, unless its name says that it is a secret."""
-        if value is not None and name not in self.other and not is_secret(name):
+        """Something without a field of its own, kept as text, unless its name says that it is a secret.
+
+        ``auto`` is what was asked, no answer.
+        """
+        if value not in (None, "auto") and name not in self.other and not is_secret(name):
             self.other[name] = str(value)
 
     def nccl(self, log: str) -> None:

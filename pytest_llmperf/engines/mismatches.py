@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,30 +22,55 @@ class Mismatch:
 
 
 _DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_COMPARED = (
+_NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
+#: Declared, they leave the choice to the engine.
+_NO_DEMAND = (None, "auto", -1.0)
+#: Portable keys that are fields of the effective config too.
+COMPARED = (
     *("attention_backend", "cuda_graph", "custom_all_reduce", "prefix_cache", "max_running_requests"),
     *("context_length", "tp", "dtype", "quantization"),
 )
 
 
-def differences(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mismatch]:
-    """Declared values that the server did not take. Unknown effective values are never a mismatch."""
-    for name in _COMPARED:
+def differences(
+    config: ServerConfig, effective: EffectiveConfig, becomes: Mapping[str, Collection[str]]
+) -> Iterator[Mismatch]:
+    """Declared values that the server did not take. Unknown effective values are never a mismatch.
+
+    The flags of ``config`` are in their normal form; ``becomes`` is ``Engine.becomes``.
+    """
+    for name in COMPARED:
         wanted, got = getattr(config, name), getattr(effective, name)
-        if wanted is None or got is None or wanted == "auto" or _plain(wanted) == _plain(got):
-            continue
-        if name == "quantization" and _plain(got).startswith(_plain(wanted)):
-            continue  # awq served by awq_marlin: the same weights by a faster kernel
-        yield Mismatch(name, str(wanted), str(got))
+        if not taken(wanted, got, becomes):
+            yield Mismatch(name, str(wanted), str(got))
     for name, value in config.nccl.items():
-        seen = effective.nccl_env.get(name)
-        if seen is not None and seen.lower() != value.lower():
+        if not taken(value, effective.nccl_env.get(name), {}):
+            seen = effective.nccl_env[name]
             yield Mismatch(name, value, seen, "another value is in force in the server's processes")
+    for name, value in config.flags.items():
+        got = effective.other.get(name)
+        if not taken(value, got, becomes):
+            yield Mismatch(name, str(value), str(got), "the resolved configuration differs from the flag that was given")
 
 
-def _plain(value: Any) -> Any:
-    """Texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of types."""
-    if not isinstance(value, str):
-        return value
-    text = value.lower().removeprefix("torch.").replace("-", "_")
+def taken(wanted: Any, got: Any, becomes: Mapping[str, Collection[str]]) -> bool:
+    """Whether ``got`` is ``wanted`` by another spelling, or what the engine makes of it, or either side is open.
+
+    Lists and mappings are not compared: engines complete them.
+    """
+    if isinstance(wanted, (Mapping, list, tuple)):
+        return True
+    one, other = _typed(wanted), _typed(got)
+    return one in _NO_DEMAND or other in (None, "auto", one) or other in becomes.get(str(one), ())
+
+
+def _typed(value: Any) -> Any:
+    """Numbers out of texts; other texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of
+    types."""
+    if value is None:
+        return None
+    text = str(value).strip().lower()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    text = text.removeprefix("torch.").replace("-", "_")
     return _DTYPES.get(text, text)

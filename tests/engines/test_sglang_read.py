@@ -169,7 +169,8 @@ def test_speculative_mode_resets_the_requests_served_at_once() -> None:
 
 def test_what_the_scheduler_allows_counts_not_what_was_asked() -> None:
     info = changed(max_running_requests=64, dp_size=2, internal_states=[{"effective_max_running_requests_per_dp": 8}])
-    assert read(info).max_running_requests == 16
+    assert read(info).max_running_requests == 8, "of each replica"
+    assert read({**info, "enable_dp_attention": True}).max_running_requests == 16, "which share the replica"
 
 
 def test_custom_all_reduce_that_the_ranks_switched_off() -> None:

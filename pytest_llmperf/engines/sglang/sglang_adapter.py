@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import (
+    QUANTIZATIONS,
     Counters,
     EffectiveConfig,
     Engine,
     Mismatch,
     Probe,
     RequestTraits,
+    Spelling,
     Starting,
     Translation,
     off,
@@ -31,8 +33,21 @@ ATTENTION_BACKENDS = frozenset(
         *("aiter", "wave", "intel_amx", "ascend", "intel_xpu"),
     }
 )
-#: Flags under the names of the portable keys that they stand for: the engine-only one wins.
-_SAME_NAME = ("attention_backend", "max_running_requests", "context_length", "dtype", "quantization")
+#: Its command line's further names (0.5.23), and older ones.
+_ALIASES = {
+    **{"tp": "tp_size", "tensor_parallel_size": "tp_size", "dp": "dp_size", "data_parallel_size": "dp_size"},
+    **{"pp": "pp_size", "pipeline_parallel_size": "pp_size", "ep": "ep_size", "expert_parallel_size": "ep_size"},
+    **{"attention_data_parallel_size": "attn_dp_size", "attention_context_parallel_size": "attn_cp_size"},
+    **{"decode_context_parallel_size": "dcp_size", "moe_data_parallel_size": "moe_dp_size"},
+    **{"model": "model_path", "speculative_draft_model": "speculative_draft_model_path"},
+    **{"enable_hicache": "enable_hierarchical_cache", "nccl_init_addr": "dist_init_addr"},
+}
+#: 0.5.23 reads them behind these flags: k is 1000, Ki is 1024, K is none.
+_SUFFIXES = {
+    **{name: 1000**power for power, name in enumerate("kMGT", 1)},
+    **{f"{name}i": 1024**power for power, name in enumerate("KMGT", 1)},
+}
+_SUFFIXED = frozenset({"context_length", "max_total_tokens", "max_prefill_tokens", "cuda_graph_prefill_max_context"})
 _ALGORITHMS = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 #: It would wait a minute for core files that nobody asked for, with the dead scheduler's GPU memory in hand.
 _CRASH_AT_ONCE = {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH_WAIT_SECS": "0"}
@@ -66,6 +81,18 @@ class SGLang(Engine):
     name = "sglang"
     launch_spread = 0.006  # on H200s launches differed by 0.07 to 0.26 % (3B)
     program = ("python", "-m", "sglang.launch_server")
+    spelling = Spelling(aliases=_ALIASES, suffixes=_SUFFIXES, suffixed=_SUFFIXED)
+    becomes: ClassVar[Mapping[str, Collection[str]]] = {
+        **QUANTIZATIONS,
+        "nextn": ("eagle", "frozen_kv_mtp"),
+        "eagle": ("frozen_kv_mtp",),
+        "tokenspeed_mla": ("cutedsl_mla",),
+        "compressed": ("dsv4",),
+        "nsa": ("dsa",),
+        "flashinfer_trtllm": ("flashinfer_trtllm_routed",),
+        "mxfp8": ("fp8_e4m3",),  # a KV cache: its log has torch's type alone
+    }
+    choose_gpus = ("base_gpu_id", "gpu_id_step")
     flags: ClassVar[Mapping[str, Translation]] = {
         "tokenizer": "tokenizer_path",
         "tp": "tp_size",
@@ -84,10 +111,7 @@ class SGLang(Engine):
         "seed": "random_seed",
     }
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {
-        "model": ("model", "model_path", "served_model_name"),
-        "tp": ("tp", "tensor_parallel_size"),
-        "dp": ("dp", "data_parallel_size"),
-        "pp": ("pp", "pipeline_parallel_size"),
+        "model": ("model_path", "served_model_name"),
     }
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
@@ -137,21 +161,21 @@ class SGLang(Engine):
             )
         return found
 
-    def gpu_count(self, config: ServerConfig) -> int:
+    def ranks(self, config: ServerConfig) -> int:
         """With DP attention the data-parallel groups share the tensor-parallel GPUs; a node leases its own share."""
-        given = command_flags.normal(config.flags)
+        given = self.given(config)
         total = config.tp * config.pp * (1 if given.get("enable_dp_attention") else config.dp)
-        return -(-total // command_flags.count(given, "nnodes"))
+        return -(-total // (command_flags.count(given, "nnodes") or 1))
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
         return {"ignore_eos": True, "min_tokens": output_tokens}
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
-        return sglang_read.effective(config, probe)
+        return sglang_read.effective(probe, self.given(config))
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
-        wanted = command_flags.overridden(config, {name: name for name in _SAME_NAME})
-        return [*super().mismatches(wanted, effective), *sglang_read.mismatches(wanted, effective)]
+        found = super().mismatches(config, effective)
+        return [*found, *sglang_read.mismatches(self.wanted(config), effective, self.becomes)]
 
     def counters(self, metrics: str) -> Counters:
         return sglang_read.counters(metrics)

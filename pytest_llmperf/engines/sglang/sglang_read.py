@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import Counters, EffectiveConfig, Mismatch, Probe
 from pytest_llmperf.engines.effective_reader import Reading, number, search
 from pytest_llmperf.engines.metrics_text import Metrics
+from pytest_llmperf.engines.mismatches import taken
 from pytest_llmperf.server_config import ServerConfig
 
 #: "Max running requests is reset to 48 for speculative decoding", unless it was declared.
@@ -20,6 +21,8 @@ _SPECULATIVE_CAP = 48
 #: Newer name first.
 _INFO = ("/server_info", "/get_server_info")
 _SPLIT = ("prefill_attention_backend", "decode_attention_backend")
+#: Backends for decoding alone, and what prefills beside them.
+_PREFILL = {name: ("cutedsl_mla", "trtllm_mla") for name in ("tokenspeed_mla", "cutedsl_mla")}
 #: Resolved arguments that explain a speed and have no field of their own.
 _NOTED = (
     *("kv_cache_dtype", "page_size", "chunked_prefill_size", "mem_fraction_static", "sampling_backend", "device"),
@@ -28,18 +31,38 @@ _NOTED = (
 )
 
 
-def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
-    """The typed record; fields that neither source tells stay unknown."""
+#: Newer releases write the class's name; a quick all-reduce of ROCm's is another thing.
+_NO_CUSTOM_ALL_REDUCE = re.compile(r"Custom ?allreduce(?:V2)? is disabled|Setup Custom allreduce failed", re.I)
+#: What the scheduler has room for, as it says before the body knows: the last word of a start first.
+_ROOM = (
+    r"Post-capture KV sizing: max_running_requests \d+ -> (\d+)",
+    r"max_running_requests=(\d+), context_len",
+    r"max_running_requests is capped to (\d+)",
+)
+
+
+def effective(probe: Probe, declared: Collection[str]) -> EffectiveConfig:
+    """The typed record; fields that neither source tells stay unknown. Flags that were ``declared`` are noted too."""
     r = Reading()
+    path, info = _info(probe)
+    log = probe.log
     # the argument tells what was asked; only the log tells that the ranks could not do it
-    r.take("log", custom_all_reduce=False if "Custom allreduce is disabled" in probe.log else None)
+    r.take("log", custom_all_reduce=False if _NO_CUSTOM_ALL_REDUCE.search(log) else None)
+    _read_running(r, path, info, log)
+    r.note("kv_cache_dtype", _CACHE_DTYPES.get(search(r"KV Cache is allocated\. dtype: torch\.(\w+)", log) or ""))
+    _read_info(r, path, info, declared)
+    r.note("moe_runner_backend", search(r"Use (\w+) as MoE runner backend", log))
+    _read_log(r, log)
+    return r.result()
+
+
+def _info(probe: Probe) -> tuple[str, Mapping[str, Any]]:
+    """The path that answers, and its body; an empty one where none does."""
     for path in _INFO:
         info = probe.json(path)
         if isinstance(info, dict):
-            _read_info(r, path, info, command_flags.normal(config.flags))
-            break
-    _read_log(r, probe.log)
-    return r.result()
+            return path, info
+    return _INFO[0], {}
 
 
 def birthmark(probe: Probe) -> str | None:
@@ -47,19 +70,40 @@ def birthmark(probe: Probe) -> str | None:
 
     The tokenizer's part is left out: with several tokenizers each has its own.
     """
-    for path in _INFO:
-        info = probe.json(path)
-        if isinstance(info, dict):
-            took = info.get("startup_time")
-            took = {k: v for k, v in took.items() if k != "tokenizer_e2e"} if isinstance(took, dict) else None
-            mark = [info.get("random_seed"), took]
-            return json.dumps(mark) if any(x is not None for x in mark) else None
-    return None
+    _, info = _info(probe)
+    took = info.get("startup_time")
+    took = {k: v for k, v in took.items() if k != "tokenizer_e2e"} if isinstance(took, dict) else None
+    mark = [info.get("random_seed"), took]
+    return json.dumps(mark) if any(x is not None for x in mark) else None
 
 
-def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+def _read_running(r: Reading, path: str, info: Mapping[str, Any], log: str) -> None:
+    """Requests that a replica runs at once: the scheduler's own number, in the body or the log, before the argument.
+
+    Schedulers are one for each group of DP attention, and share what was asked; replicas of plain DP have all of it.
+    """
     states = info.get("internal_states") or [{}]
     state = states[0] if isinstance(states[0], dict) else {}
+    asked, groups = info.get("max_running_requests"), _attention_groups(info)
+
+    def whole(share: int | None) -> int | None:
+        if share is None:
+            return None
+        as_asked = isinstance(asked, int) and asked // groups == share  # but for what the division left over
+        return asked if as_asked else share * groups
+
+    r.take(path, max_running_requests=whole(state.get("effective_max_running_requests_per_dp")))
+    r.take("log", max_running_requests=whole(next(filter(None, (number(p, log) for p in _ROOM)), None)))
+    r.take(path, max_running_requests=asked)
+
+
+def _attention_groups(info: Mapping[str, Any]) -> int:
+    """Groups of DP attention: ``attn_dp_size``, in older releases ``dp_size`` where the switch is on."""
+    dp = info.get("dp_size") if info.get("enable_dp_attention") else None
+    return max(int(info.get("attn_dp_size") or 1), int(dp or 1))
+
+
+def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Collection[str]) -> None:
     r.take(
         path,
         engine_version=info.get("version"),
@@ -72,7 +116,6 @@ def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Mapping
         cuda_graph=_decode_graph(info),
         custom_all_reduce=_negated(info.get("disable_custom_all_reduce")),
         prefix_cache=_negated(info.get("disable_radix_cache")),
-        max_running_requests=_max_running(info, state),
         context_length=info.get("context_length"),
         kv_tokens=info.get("max_total_num_tokens"),
         speculative=info.get("speculative_algorithm"),
@@ -80,17 +123,8 @@ def _read_info(r: Reading, path: str, info: Mapping[str, Any], declared: Mapping
     )
     r.version("sglang", info.get("version"))
     for name in (*_NOTED, *declared):
-        if name in info and not isinstance(info[name], dict):
-            r.note(name, info[name])
-
-
-def _max_running(info: Mapping[str, Any], state: Mapping[str, Any]) -> int | None:
-    """Per data-parallel rank the scheduler may run fewer than the arguments say: its own number first."""
-    own = state.get("effective_max_running_requests_per_dp")
-    if own is not None:
-        return int(own) * int(info.get("dp_size") or 1)
-    asked = info.get("max_running_requests")
-    return int(asked) if asked is not None else None
+        if name not in _SPLIT and not isinstance(info.get(name), dict):
+            r.note(name, info.get(name))
 
 
 def _decode_graph(info: Mapping[str, Any]) -> bool | None:
@@ -108,6 +142,13 @@ def _decode_graph(info: Mapping[str, Any]) -> bool | None:
     return any(s for phase, s in spent.items() if phase != "prefill") if isinstance(spent, dict) else True
 
 
+#: Types of the KV cache under the names of ``--kv-cache-dtype``.
+_CACHE_DTYPES = {
+    **{"bfloat16": "bfloat16", "float16": "float16", "float32": "float32", "float8_e4m3fn": "fp8_e4m3"},
+    **{"float8_e4m3fnuz": "fp8_e4m3", "float8_e5m2": "fp8_e5m2"},
+}
+
+
 def _negated(value: object) -> bool | None:
     return None if value is None else not value
 
@@ -118,7 +159,6 @@ def _read_log(r: Reading, log: str) -> None:
         attention_backend=search(r"Use (\S+) backend by default", log) or search(r"Use (\S+) attention backend", log),
         prefill_attention_backend=search(r"Using hybrid attention backend[^\n]*prefill_backend=(\w+)", log),
         decode_attention_backend=search(r"Using hybrid attention backend[^\n]*decode_backend=(\w+)", log),
-        max_running_requests=number(r"max_running_requests=(\d+), context_len", log),
         context_length=number(r"context_len=(\d+)", log),
         kv_tokens=number(r"max_total_num_tokens=(\d+)", log),
         # dtype="auto" is all that the arguments say; what it came to stands beside the cache that was allocated
@@ -128,24 +168,18 @@ def _read_log(r: Reading, log: str) -> None:
     r.nccl(log)
 
 
-def mismatches(config: ServerConfig, effective: EffectiveConfig) -> Iterator[Mismatch]:
+def mismatches(
+    config: ServerConfig, effective: EffectiveConfig, becomes: Mapping[str, Collection[str]]
+) -> Iterator[Mismatch]:
     """What the comparison of like-named fields cannot see."""
-    given = command_flags.normal(config.flags)
-    for field in _SPLIT:
-        wanted, got = given.get(field) or config.attention_backend, getattr(effective, field)
-        if wanted and got and str(wanted).lower() != str(got).lower():
+    for field, names in (("prefill_attention_backend", {**becomes, **_PREFILL}), ("decode_attention_backend", becomes)):
+        wanted, got = config.flags.get(field) or config.attention_backend, getattr(effective, field)
+        if not taken(wanted, got, names):
             yield Mismatch(field, str(wanted), str(got), "SGLang splits attention into prefill and decode")
-    if (
-        config.speculative
-        and config.max_running_requests is None
-        and effective.max_running_requests == _SPECULATIVE_CAP
-    ):
+    speculates = config.speculative or effective.speculative
+    if speculates and config.max_running_requests is None and effective.max_running_requests == _SPECULATIVE_CAP:
         why = "speculative mode caps the requests served at once; declare max_running_requests to choose"
         yield Mismatch("max_running_requests", "nothing", str(_SPECULATIVE_CAP), why)
-    for name, value in given.items():
-        got = effective.other.get(name)
-        if got is not None and name not in _SPLIT and isinstance(value, (bool, int, float, str)) and got != str(value):
-            yield Mismatch(name, str(value), got, "the resolved arguments differ from the flag that was given")
 
 
 def counters(text: str) -> Counters:

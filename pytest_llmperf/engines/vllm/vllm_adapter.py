@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import (
+    QUANTIZATIONS,
     Counters,
     EffectiveConfig,
     Engine,
@@ -37,20 +38,38 @@ ATTENTION_BACKENDS = frozenset(
     }
 )
 _METHODS = {"eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "draft_model": "draft_model", "ngram": "ngram"}
-_FIELDS = {
-    "attention_backend": "attention_backend",
-    "max_num_seqs": "max_running_requests",
-    "max_model_len": "context_length",
-    "dtype": "dtype",
-    "quantization": "quantization",
+#: The short names of its command line (0.33.0). ``-O`` is none: it meant other things in other releases.
+_ALIASES = {
+    **{"-tp": "tensor_parallel_size", "tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size"},
+    **{"pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "dp": "data_parallel_size"},
+    **{"-dcp": "decode_context_parallel_size", "-pcp": "prefill_context_parallel_size"},
+    **{"-dpn": "data_parallel_rank", "-dpr": "data_parallel_start_rank", "-dpl": "data_parallel_size_local"},
+    **{"-dpa": "data_parallel_address", "-dpp": "data_parallel_rpc_port", "-dpb": "data_parallel_backend"},
+    **{"-dph": "data_parallel_hybrid_lb", "-dpe": "data_parallel_external_lb"},
+    **{"-dpm": "data_parallel_multi_port_external_lb", "-ep": "enable_expert_parallel"},
+    **{"-n": "nnodes", "-r": "node_rank", "-q": "quantization", "-sc": "speculative_config"},
+    **{"-cc": "compilation_config", "-ac": "attention_config", "-dc": "diffusion_config"},
 }
+#: It reads them behind these flags: k is 1000, K is 1024.
+_SUFFIXES = {
+    **{name: 1000**power for power, name in enumerate("kmgt", 1)},
+    **{name: 1024**power for power, name in enumerate("KMGT", 1)},
+}
+_SUFFIXED = frozenset(
+    {
+        *("max_model_len", "max_num_batched_tokens", "max_num_scheduled_tokens", "max_num_queued_tokens"),
+        *("kv_cache_memory_bytes", "safetensors_prefetch_block_size"),
+    }
+)
 
 
 class VLLM(Engine):
     name = "vllm"
     launch_spread = 0.015  # on H200s launches differed by 0.65 to 2.0 % (3B), 0.9 % (8B)
     program = ("vllm", "serve")
-    spelling = Spelling(negates=True)
+    spelling = Spelling(negates=True, aliases=_ALIASES, dotted=True, suffixes=_SUFFIXES, suffixed=_SUFFIXED)
+    becomes: ClassVar[Mapping[str, Collection[str]]] = {**QUANTIZATIONS, "fp8": ("fp8_e4m3", "fp8_ds_mla")}
+    choose_gpus = ("device_ids",)
     flags: ClassVar[Mapping[str, Translation]] = {
         "tokenizer": "tokenizer",
         "tp": "tensor_parallel_size",
@@ -70,9 +89,6 @@ class VLLM(Engine):
     }
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {
         "model": ("model", "served_model_name"),
-        "tp": ("tp",),
-        "dp": ("dp",),
-        "pp": ("pp",),
     }
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
@@ -130,21 +146,31 @@ class VLLM(Engine):
             )
         return found
 
-    def gpu_count(self, config: ServerConfig) -> int:
-        """A node of several leases its own share."""
-        return -(-super().gpu_count(config) // command_flags.count(command_flags.normal(config.flags), "nnodes"))
+    def ranks(self, config: ServerConfig) -> int:
+        """A node of several leases its own share: its local replicas, or its part of the one that spans nodes."""
+        given = self.given(config)
+        local = 1 if "data_parallel_rank" in given or given.get("data_parallel_external_lb") else config.dp
+        local = command_flags.count(given, "data_parallel_size_local", local)
+        nodes = command_flags.count(given, "nnodes") or 1
+        if local < config.dp:
+            nodes = max(nodes * local // config.dp, 1)  # that one replica spans
+        replica = config.tp * config.pp * (command_flags.count(given, "prefill_context_parallel_size") or 1)
+        return -(-replica * local // nodes)
 
     def request_body(self, config: ServerConfig, output_tokens: int) -> dict[str, Any]:
         return {"ignore_eos": True, "min_tokens": output_tokens}
 
     def effective(self, config: ServerConfig, probe: Probe) -> EffectiveConfig:
-        return vllm_read.effective(config, probe)
+        return vllm_read.effective(probe, self.given(config))
 
     def mismatches(self, config: ServerConfig, effective: EffectiveConfig) -> list[Mismatch]:
-        wanted = command_flags.overridden(config, _FIELDS)
-        if wanted.attention_backend:
-            wanted = replace(wanted, attention_backend=vllm_read.backend(wanted.attention_backend))
-        return vllm_read.mismatches(wanted, effective, super().mismatches(wanted, effective))
+        found = super().mismatches(config, effective)
+        return list(vllm_read.mismatches(self.wanted(config), effective, found))
+
+    def wanted(self, config: ServerConfig) -> ServerConfig:
+        wanted = super().wanted(config)
+        named = wanted.attention_backend and vllm_read.backend(wanted.attention_backend)
+        return replace(wanted, attention_backend=named)
 
     def counters(self, metrics: str) -> Counters:
         return vllm_read.counters(metrics)

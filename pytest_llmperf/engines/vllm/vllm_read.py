@@ -6,10 +6,9 @@ The log comes first for what a worker decides (attention backend, custom all-red
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pytest_llmperf.engines import command_flags
 from pytest_llmperf.engines.base import Counters, EffectiveConfig, Mismatch, Probe
 from pytest_llmperf.engines.effective_reader import Reading, number, search
 from pytest_llmperf.engines.metrics_text import Metrics
@@ -28,9 +27,7 @@ _COLD = re.compile(
 #: (section, name) of the resolved configuration that explain a speed and have no field of their own.
 _NOTED = (
     ("cache_config", "block_size"),
-    ("cache_config", "cache_dtype"),
     ("compilation_config", "cudagraph_mode"),
-    ("kernel_config", "moe_backend"),
     ("scheduler_config", "async_scheduling"),
     ("scheduler_config", "max_num_batched_tokens"),
     ("scheduler_config", "stream_interval"),
@@ -38,8 +35,15 @@ _NOTED = (
 )
 
 
-def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
-    """The typed record; fields that no source tells stay unknown."""
+#: ``Using FlashInfer CUTLASS Unquantized MoE backend``: the name, and a word for the weights that it is for.
+_MOE = re.compile(r"Using '?([^'\n]+?)'?(?: \w+)? MoE (?:LoRA )?backend")
+_ALL_REDUCE = re.compile(r"Using \[([^\]\n]*)\] all-reduce backends \(in dispatch order\) for group 'tp:")
+#: What was asked for stands in the configuration, what came of it in the log.
+_IN_THE_LOG = ("moe_backend",)
+
+
+def effective(probe: Probe, declared: Collection[str]) -> EffectiveConfig:
+    """The typed record; fields that no source tells stay unknown. Flags that were ``declared`` are noted too."""
     r = Reading()
     _read_workers(r, probe.log)
     version = probe.json("/version")
@@ -50,7 +54,7 @@ def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
     if isinstance(info, dict):
         resolved, system = info.get("vllm_config"), info.get("system_env")
         if isinstance(resolved, dict):
-            _read_resolved(r, resolved, command_flags.normal(config.flags))
+            _read_resolved(r, resolved, declared)
         elif isinstance(resolved, str):
             _read_text(r, "/server_info", resolved)
         if isinstance(system, dict):
@@ -61,15 +65,22 @@ def effective(config: ServerConfig, probe: Probe) -> EffectiveConfig:
 
 def _read_workers(r: Reading, log: str) -> None:
     """What workers decided: nothing but the log tells it."""
-    chosen = _CHOSEN.search(log)
+    chosen, reduces = _CHOSEN.search(log), _ALL_REDUCE.search(log)
+    all_reduce = re.findall(r"\w+", reduces[1]) if reduces else None
+    off = re.search(r"Custom allreduce is disabled", log, re.IGNORECASE)
     compiled, loaded = _COLD.search(log), _WARM.search(log)
     r.take(
         "log",
         attention_backend=chosen[1] if chosen else None,
-        custom_all_reduce=False if re.search(r"Custom allreduce is disabled", log, re.IGNORECASE) else None,
+        custom_all_reduce=None if all_reduce is None else any(name.endswith("CUSTOM") for name in all_reduce),
         kv_tokens=number(r"KV cache size: ([\d,]+) tokens", log),
         cache_state="cold" if compiled else "warm" if loaded else None,
     )
+    r.take("log", custom_all_reduce=False if off else None)
+    r.note("all_reduce_backends", ", ".join(all_reduce) if all_reduce else None)
+    r.note("moe_backend", search(_MOE.pattern, log))
+    r.note("sampling_backend", _sampler(log))
+    r.note("kv_cache_dtype", search(r"Using (\w+) (?:data type to store kv cache|KV cache format for)", log))
     if refused := REFUSED.search(log):
         r.note("attention_backend_refused", refused[1])
     r.note("flash_attention", search(r"Using FlashAttention version (\d+)", log))
@@ -78,7 +89,13 @@ def _read_workers(r: Reading, log: str) -> None:
     r.nccl(log)
 
 
-def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[str, Any]) -> None:
+def _sampler(log: str) -> str | None:
+    if "Using FlashInfer for top-p & top-k sampling" in log:
+        return "flashinfer"
+    return "native" if re.search(r"FlashInfer top-p/top-k sampling (?:disabled|unavailable)", log) else None
+
+
+def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Collection[str]) -> None:
     sections = {k: v for k, v in resolved.items() if isinstance(v, dict)}
 
     def of(section: str, name: str) -> Any:
@@ -101,7 +118,10 @@ def _read_resolved(r: Reading, resolved: Mapping[str, Any], declared: Mapping[st
     )
     for section, name in _NOTED:
         r.note(name, of(section, name))
+    r.note("kv_cache_dtype", of("cache_config", "cache_dtype"))
     for name in declared:
+        if name in _IN_THE_LOG:
+            continue
         r.note(name, next((v[name] for v in sections.values() if v.get(name) is not None), None))
 
 
@@ -165,21 +185,18 @@ def _none(text: Any) -> str | None:
     return None if text in (None, "None", "null", "N/A", "") else str(text)
 
 
-def mismatches(config: ServerConfig, effective: EffectiveConfig, found: list[Mismatch]) -> list[Mismatch]:
-    """``found`` by the comparison of like-named fields, and what it cannot see."""
-    out = list(found)
+def mismatches(config: ServerConfig, effective: EffectiveConfig, found: list[Mismatch]) -> Iterator[Mismatch]:
+    """``found`` by the comparison of like-named fields, less what only seems to differ, and what it cannot see."""
+    seen = {m.field for m in found}
+    # the log has names of its own: cutlass is VLLM_CUTLASS, deep_gemm is BATCHED_DEEPGEMM
+    yield from (m for m in found if m.field != "moe_backend" or _letters(m.declared) not in _letters(m.effective))
     refused = effective.other.get("attention_backend_refused")
-    if refused and config.attention_backend and not any(m.field == "attention_backend" for m in out):
-        out.append(
-            Mismatch("attention_backend", refused, effective.attention_backend or "another", "refused in the log")
-        )
-    for name, value in command_flags.normal(config.flags).items():
-        got = effective.other.get(name)
-        if got is not None and isinstance(value, (bool, int, float, str)) and got.lower() != str(value).lower():
-            out.append(
-                Mismatch(name, str(value), got, "the resolved configuration differs from the flag that was given")
-            )
-    return out
+    if refused and config.attention_backend and "attention_backend" not in seen:
+        yield Mismatch("attention_backend", refused, effective.attention_backend or "another", "refused in the log")
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 #: SGLang's names for what vLLM has too, so that one declaration serves both.
