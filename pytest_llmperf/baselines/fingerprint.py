@@ -62,7 +62,7 @@ class Fingerprint:
 def of(
     hardware: Hardware,
     config: ServerConfig,
-    uses_gpu: bool,
+    gpu_count: int,
     workload: Mapping[str, Any],
     pool: str | None = None,
     *,
@@ -72,12 +72,13 @@ def of(
 ) -> Fingerprint:
     """The fingerprint of one workload on one server on this machine.
 
-    ``gpus`` names (by UUID) the GPUs that the server holds, on a host with unlike ones; ``extra`` adds fields of other
-    plugins; ``pool`` is the runner pool, when unlike machines of one kind must not be compared.
+    ``gpu_count`` is how many GPUs the engine takes for ``config``, 0 on a CPU; ``gpus`` names (by UUID) the GPUs that
+    the server holds, on a host with unlike ones; ``extra`` adds fields of other plugins; ``pool`` is the runner pool,
+    when unlike machines of one kind must not be compared.
     """
-    on_gpu = uses_gpu and hardware.gpus  # an engine for GPUs may run on a CPU as well
+    on_gpu = gpu_count and hardware.gpus  # an engine for GPUs may run on a CPU as well
     on_cpu = {"cpu": cpu_model(hardware.cpu), "cores": str(hardware.cores)}
-    fields = _gpu_fields(hardware, config, gpus) if on_gpu else on_cpu
+    fields = _gpu_fields(hardware, gpu_count, gpus) if on_gpu else on_cpu
     if pool:
         fields["pool"] = pool
     fields["definitions"] = str(definitions)
@@ -119,9 +120,8 @@ def cpu_model(name: str) -> str:
     return " ".join(re.sub(r"\((?:R|TM|C)\)", " ", name, flags=re.IGNORECASE).split()) or "unknown"
 
 
-def _gpu_fields(hardware: Hardware, config: ServerConfig, uuids: Sequence[str]) -> dict[str, str]:
+def _gpu_fields(hardware: Hardware, count: int, uuids: Sequence[str]) -> dict[str, str]:
     held = [g for g in hardware.gpus if g.uuid in uuids] or list(hardware.gpus)
-    count = config.tp * config.pp * config.dp
     fields = {
         "gpu": _each(g.name for g in held),
         "gpu count": str(count),

@@ -136,13 +136,14 @@ def _side(args: argparse.Namespace, side: str, known: Mapping[str, Engine]) -> S
     engine = known[args.engine]
     declared = merged({"model": args.model}, _keywords(args.set, "--set"))
     declared = merged(declared, _keywords(getattr(args, f"{side}_set"), f"--{side}-set"))
-    config = server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(known))
     command = _command(getattr(args, side), f"--{side}")
+    own = EngineSettings(command=command)
+    config = server_config(expand(declared, load_presets(), f"side {side.upper()}"), engine, frozenset(known), own)
     logs = args.logs or Path(tempfile.mkdtemp(prefix="llmperf-ab-"))
     settings = PoolSettings(
         log_dir=logs / side,
         state_dir=state_dir(),
-        engines={engine.name: EngineSettings(command=command)} if command else {},
+        engines={engine.name: own},
         plain_progress=True,
     )
     return Side(side.upper(), config, engine, ServerPool(settings, known, _say))

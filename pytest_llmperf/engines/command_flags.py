@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,13 +75,14 @@ def normal(flags: Mapping[str, Any], spelling: Spelling = PLAIN) -> dict[str, An
     for given, value in flags.items():
         name, *keys = plain(given, spelling).split(".")
         if keys:
-            value = _parsed(value, spelling)
-            for key in reversed(keys):
-                value = {key: value}
-            out = layered(out, {name: value})
+            out = layered(out, {name: _nested(keys, _parsed(value, spelling))})
         else:
             out[name] = _typed(name, value, spelling)
     return out
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    return {keys[0]: _nested(keys[1:], value)} if keys else value
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +179,7 @@ def problems(engine: str, flags: Mapping[str, Any], places: Mapping[str, str], s
         elif head in places:
             found.append(f"{engine}={{{name!r}: ...}} is the plugin's to set; use {places[head]}")
         elif dot and not spelling.dotted:
-            found.append(f"{engine}={{{name!r}: ...}} has a dot, and {engine} takes no dotted flags: give {head!r} whole")
+            found.append(f"{engine}={{{name!r}: ...}} has a dot, and {engine} takes none: give {head!r} whole")
         elif not _writable(value):
             found.append(
                 f"{engine}={{{name!r}: {value!r}}} must be a text, a number, a boolean, or a list or dict of those"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from pytest_llmperf.engines import nccl
-from pytest_llmperf.engines.base import EffectiveConfig, Engine
+from pytest_llmperf.engines.base import EffectiveConfig, Engine, EngineSettings
+from pytest_llmperf.engines.command_flags import PLAIN, Spelling, plain
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.server_config import ServerConfig
 
@@ -19,6 +20,8 @@ _COUNTS = {"tp", "dp", "pp", "max_running_requests", "context_length"}
 _SWITCHES = {"cuda_graph", "custom_all_reduce", "prefix_cache"}
 #: Keys that hold mappings, and so may have presets; engines' names are such keys too.
 MAPPINGS = frozenset({"nccl", "env", "speculative"})
+#: What tells an engine which GPUs there are, in the drivers' words.
+_VISIBLE = frozenset({"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"})
 _PORTABLE = {f.name for f in fields(ServerConfig)} - {"engine", "flags"}
 _EFFECTIVE = {f.name for f in fields(EffectiveConfig)}
 
@@ -41,8 +44,13 @@ def engines_of(declaration: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def server_config(declaration: Mapping[str, Any], engine: Engine, engine_names: frozenset[str]) -> ServerConfig:
-    """The config that ``declaration`` means for ``engine``. Raises ``ConfigError`` that names keys and engine."""
+def server_config(
+    declaration: Mapping[str, Any], engine: Engine, engine_names: frozenset[str], settings: EngineSettings | None = None
+) -> ServerConfig:
+    """The config that ``declaration`` means for ``engine``, which ``settings`` say how to start here.
+
+    Raises ``ConfigError`` that names keys and engine.
+    """
     known = _PORTABLE | engine_names | {"engine"}
     problems = [f"llm_server has no {key!r}{nearest(key, known)}" for key in declaration if key not in known]
     given = {k: _without_none(v) for k, v in declaration.items() if k in known and v is not None}
@@ -61,12 +69,34 @@ def server_config(declaration: Mapping[str, Any], engine: Engine, engine_names: 
     if "env" in values:
         values["env"] = {k: str(v) for k, v in values["env"].items()}
     if "allow_mismatch" in values:
-        values["allow_mismatch"] = tuple(values["allow_mismatch"])
+        values["allow_mismatch"] = tuple(_field(name, engine.spelling) for name in values["allow_mismatch"])
     config = ServerConfig(engine=engine.name, flags=given.get(engine.name, {}), **values)
-    problems = engine.problems(config)
+    problems = [*engine.problems(config), *_lease_problems(config, engine, settings or EngineSettings())]
     if problems:
         raise ConfigError("\n".join(problems))
-    return config
+    return replace(config, flags=engine.given(config))
+
+
+def _lease_problems(config: ServerConfig, engine: Engine, settings: EngineSettings) -> Iterator[str]:
+    """Whatever chooses GPUs besides the lease: it would be replaced, while the record goes on saying it."""
+    if settings.remote or not engine.gpu_count(config):
+        return  # no GPU is leased for it
+    table = f"[tool.llmperf.engines.{engine.name}]"
+    said = [f"env={{{name!r}: ...}}" for name in config.env if name in _VISIBLE]
+    said += [f"env in {table} sets {name}, which" for name in settings.env if name in _VISIBLE]
+    said += [
+        f"command in {table} sets {word.partition('=')[0]}, which" for word in settings.command or () if _sets(word)
+    ]
+    said += [f"{engine.name}={{{name!r}: ...}}" for name in engine.choose_gpus if name in engine.given(config)]
+    for what in said:
+        yield (
+            f"{what} is the plugin's to set: a server sees the GPUs that are leased for it. Leave it out; to keep to "
+            "some GPUs of this host, start pytest itself with CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _sets(word: str) -> bool:
+    return word.partition("=")[0] in _VISIBLE and "=" in word
 
 
 def _without_none(value: Any) -> Any:
@@ -103,11 +133,16 @@ def _is_mapping(value: Any) -> bool:
 
 def _mismatch_problems(given: Mapping[str, Any], engine_names: frozenset[str]) -> Iterator[str]:
     """A misspelt name would allow nothing, silently."""
-    flags = {flag for name in engine_names if _is_mapping(given.get(name)) for flag in given[name]}
+    flags = {_field(flag) for name in engine_names if _is_mapping(given.get(name)) for flag in given[name]}
     for name in given.get("allow_mismatch", ()):
-        if name not in _EFFECTIVE | flags and not str(name).startswith(nccl.PREFIX):
+        if _field(name) not in _EFFECTIVE | flags and not str(name).startswith(nccl.PREFIX):
             near = nearest(str(name), _EFFECTIVE)
             yield f"llm_server(allow_mismatch=...) names no field of the effective config: {name!r}{near}"
+
+
+def _field(name: Any, spelling: Spelling = PLAIN) -> str:
+    """A field's name as a mismatch has it, however the flag was written."""
+    return str(name) if name in _EFFECTIVE else plain(str(name), spelling)
 
 
 def is_number(value: Any) -> bool:

@@ -49,10 +49,9 @@ class Counters:
     preemptions: float | None = None
     running: float | None = None  # gauge
     waiting: float | None = None  # gauge
-    drafts: float | None = None
+    drafts: float | None = None  # verify steps
     draft_tokens: float | None = None
     accepted_tokens: float | None = None
-    acceptance_length: float | None = None  # gauge, where the engine only offers that
     uncaptured_batches: float | None = None
 
 

@@ -31,11 +31,6 @@ class Metrics:
         values = self._values(names, labels)
         return sum(values) if values else None
 
-    def mean(self, *names: str, **labels: str) -> float | None:
-        """Mean over the same samples: for gauges that each rank or replica tells alike."""
-        values = self._values(names, labels)
-        return sum(values) / len(values) if values else None
-
     def _values(self, names: Sequence[str], labels: Mapping[str, str]) -> list[float]:
         for name in names:
             found = [s for s in self._samples if s.name == name and labels.items() <= s.labels.items()]

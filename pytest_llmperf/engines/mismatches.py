@@ -50,7 +50,7 @@ def differences(
     for name, value in config.flags.items():
         got = effective.other.get(name)
         if not taken(value, got, becomes):
-            yield Mismatch(name, str(value), str(got), "the resolved configuration differs from the flag that was given")
+            yield Mismatch(name, str(value), str(got), "it resolved the flag to something else")
 
 
 def taken(wanted: Any, got: Any, becomes: Mapping[str, Collection[str]]) -> bool:

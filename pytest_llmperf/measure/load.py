@@ -179,7 +179,8 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
             guards.append(client_guard(watch.client_s, watch.seconds, limits.client_cpu_load))
             if work.rate is None:
                 guards.append(queue_guard(outcomes, work.concurrency))
-            said = speculation(watch.delta, launch_value(values.get("stream_tok_s", (math.nan,))))
+            rate = launch_value(values.get("stream_tok_s", (math.nan,)))
+            said = speculation(watch.delta, rate, requests=len(outcomes))
             values |= {name: (value,) for name, value in said.items()}
             for index, away in hiccups(values["output_tok_s"]):
                 notes.append(f"part {index + 1} of the window was {away:+.1%} off the median rate")

@@ -89,7 +89,7 @@ def _repeat(
     outcomes: list[RequestOutcome] = []
     counted: list[Counters] = []
     rates: list[float] = []
-    speculates = before is not None and bool(before.drafts or before.acceptance_length)
+    speculates = before is not None and bool(before.drafts)
     for call in calls:
         say(_reached(asker, rates, len(calls), time.monotonic() - start))
         outcome = asker.ask(call)
@@ -126,7 +126,7 @@ def _values(timings: Sequence[Timing], counted: Sequence[Counters]) -> dict[str,
     rates = tuple(t.decode_tok_s for t in timings)
     p50, p99 = zip(*(t.itl_ms(50, 99) for t in timings), strict=True)
     values |= {"decode_tok_s": rates, "tpot_ms": tuple(1e3 / r for r in rates), "itl_p50_ms": p50, "itl_p99_ms": p99}
-    said = [speculation(delta, rate) for delta, rate in zip(counted, rates, strict=False)]
+    said = [speculation(delta, rate, requests=1) for delta, rate in zip(counted, rates, strict=False)]
     for name in ("acceptance_length", "acceptance_rate", "steps_s"):
         if said and all(name in each for each in said):
             values[name] = tuple(each[name] for each in said)

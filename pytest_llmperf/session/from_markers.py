@@ -61,7 +61,7 @@ class Declarations:
         """The config that ``said`` means for ``engine``. Raises ``ConfigError``."""
         if engine not in self.engines:
             raise ConfigError(f"no engine {engine!r}{nearest(engine, self.engines)}")
-        return server_config(said, self.engines[engine], self._names)
+        return server_config(said, self.engines[engine], self._names, self.options.engines.get(engine))
 
     def shared(self, said: Mapping[str, Any], engine: str) -> ServerConfig:
         """``config`` of what ``of`` gave, made once for each engine."""

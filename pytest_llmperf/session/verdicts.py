@@ -65,7 +65,7 @@ class Verdicts:
         return fingerprint.of(
             self._hardware,
             config,
-            self._engines[config.engine].uses_gpu,
+            self._engines[config.engine].gpu_count(config),
             workload,
             self.options.runner_pool,
             gpus=launch.gpus,

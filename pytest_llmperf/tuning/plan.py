@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pytest_llmperf.engines.command_flags import plain
 from pytest_llmperf.engines.declaration import merged
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.server_config import mask
@@ -181,10 +182,11 @@ def _lookup(declared: Mapping[str, Any], knob: str) -> Any:
 
 
 def _key(held: Mapping[str, Any], root: str, inner: str) -> str:
-    """The key of ``held`` that ``inner`` means: NCCL's names go by either case, with or without their prefix."""
+    """The key of ``held`` that ``inner`` means: NCCL's names go by either case, with or without their prefix, and flags
+    by dashes or underscores."""
 
     def canonical(name: Any) -> str:
-        return str(name).upper().removeprefix("NCCL_") if root == "nccl" else str(name)
+        return str(name).upper().removeprefix("NCCL_") if root == "nccl" else plain(str(name))
 
     return next((k for k in held if canonical(k) == canonical(inner)), inner)
 

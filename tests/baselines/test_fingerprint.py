@@ -18,8 +18,8 @@ BOX = machine((gpu("GPU-b"), gpu("GPU-a")))
 WORK = {"output_tokens": 256, "rate": 0.5}
 
 
-def of(hardware: Hardware = BOX, config: ServerConfig = CONFIG, uses_gpu: bool = True, **more: Any) -> Fingerprint:
-    return fingerprint.of(hardware, config, uses_gpu, WORK, **more)
+def of(hardware: Hardware = BOX, config: ServerConfig = CONFIG, gpu_count: int = 2, **more: Any) -> Fingerprint:
+    return fingerprint.of(hardware, config, gpu_count, WORK, **more)
 
 
 def test_holds_what_makes_the_experiment() -> None:
@@ -81,14 +81,14 @@ def test_the_tiny_model_is_known_by_its_recipe(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_engine_on_the_cpu_is_known_by_its_cpu() -> None:
-    fields = of(uses_gpu=False).fields
+    fields = of(gpu_count=0).fields
     assert (fields["cpu"], fields["cores"]) == ("Intel Xeon CPU @ 2.20GHz", "2")
     assert not [f for f in fields if f.startswith("gpu")]
 
 
 def test_an_engine_for_gpus_on_a_machine_without_any_is_known_by_its_cpu() -> None:
     bare = machine(())
-    assert of(bare, uses_gpu=True) == of(bare, uses_gpu=False)
+    assert of(bare, gpu_count=2) == of(bare, gpu_count=0)
 
 
 def test_only_the_held_gpus_count_on_a_mixed_host() -> None:
@@ -99,7 +99,7 @@ def test_only_the_held_gpus_count_on_a_mixed_host() -> None:
 
 def test_a_number_has_one_spelling() -> None:
     def workload(rate: float) -> Fingerprint:
-        return fingerprint.of(BOX, CONFIG, True, {"rate": rate})
+        return fingerprint.of(BOX, CONFIG, 2, {"rate": rate})
 
     assert workload(2).key == workload(2.0).key != workload(2.5).key
 
@@ -128,7 +128,7 @@ def test_memory_is_the_size_on_the_box(mib: int, gib: int) -> None:
 
 def test_labels_are_short_and_safe() -> None:
     assert of().label == "h200-x2"
-    assert of(uses_gpu=False).label == "intel-xeon-cpu-2-20ghz"
+    assert of(gpu_count=0).label == "intel-xeon-cpu-2-20ghz"
     assert Fingerprint({"cpu": "Zhaoxin ☃ " + "x" * 80}).label == ("zhaoxin-" + "x" * 80)[:40]
     assert Fingerprint({"cpu": "☃"}).label == "unknown"
 

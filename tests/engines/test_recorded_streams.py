@@ -83,8 +83,6 @@ def test_older_names_and_several_ranks() -> None:
         'vllm:gpu_prefix_cache_hits_total{engine="1"} 4.0\n'
     )
     assert ENGINES["vllm"].counters(text).cached_tokens == 7
-    ranks = 'sglang:spec_accept_length{tp_rank="0"} 2.5\nsglang:spec_accept_length{tp_rank="1"} 2.5\n'
-    assert ENGINES["sglang"].counters(ranks).acceptance_length == 2.5
 
 
 @pytest.mark.parametrize("text", ["", "<html>502</html>", 'vllm:generation_tokens_total{engine="0', "a b c d\n"])

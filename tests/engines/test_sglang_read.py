@@ -173,11 +173,77 @@ def test_what_the_scheduler_allows_counts_not_what_was_asked() -> None:
     assert read({**info, "enable_dp_attention": True}).max_running_requests == 16, "which share the replica"
 
 
-def test_custom_all_reduce_that_the_ranks_switched_off() -> None:
-    log = "[2026-01-01 00:00:00 TP0] Custom allreduce is disabled because this process group spans across nodes."
-    effective = read(INFO, log)
-    assert effective.custom_all_reduce is False
-    assert effective.sources["custom_all_reduce"] == "log"
+@pytest.mark.parametrize(
+    ("line", "off"),
+    [
+        ("Custom allreduce is disabled because this process group spans across nodes.", True),
+        ("CustomAllreduce is disabled because it's not supported on more than two PCIe-only GPUs.", True),
+        ("CustomAllReduceV2 is disabled because your platform lacks GPU P2P capability", True),
+        ("CustomAllreduce is disabled due to an unsupported world size: 3.", True),
+        ("Setup Custom allreduce failed with invalid literal for int() with base 10: 'GPU-1'.", True),
+        ("Custom quick allreduce is disabled because this process group spans across nodes.", False),
+    ],
+)
+def test_custom_all_reduce_that_the_ranks_switched_off(line: str, off: bool) -> None:
+    effective = read(INFO, f"[2026-01-01 00:00:00 TP0] {line}\n")
+    assert effective.custom_all_reduce is not off
+    assert effective.sources["custom_all_reduce"] == ("log" if off else "/server_info")
+
+
+@pytest.mark.parametrize(
+    ("log", "state", "running"),
+    [
+        ("", {"effective_max_running_requests_per_dp": 9}, 9),
+        # sglang#38846: the body has the argument alone
+        ("max_running_requests is capped to 9 by the mamba state cache (max_mamba_cache_size=47, 5 state slots", {}, 9),
+        ("max_running_requests=9, context_len=262144, available_gpu_mem=3.10 GB", {}, 9),
+        (
+            "max_running_requests=32, context_len=1\nPost-capture KV sizing: max_running_requests 32 -> 9",
+            {},
+            9,
+        ),
+        ("max_running_requests=9, context_len=1", {"effective_max_running_requests_per_dp": 8}, 8),
+        ("", {}, 32),
+    ],
+)
+def test_the_schedulers_own_cap_counts_not_what_was_asked(log: str, state: dict[str, Any], running: int) -> None:
+    info = changed(max_running_requests=32, internal_states=[state])
+    assert read(info, log).max_running_requests == running
+    found = fields(ENGINE.mismatches(config(max_running_requests=32), read(info, log)))
+    assert found == ({} if running == 32 else {"max_running_requests": ("32", str(running))})
+
+
+def test_speculation_through_engine_flags_brings_the_cap_too() -> None:
+    """SpecForge#310's command, verbatim."""
+    flags = {
+        **{"speculative_algorithm": "EAGLE3", "speculative_draft_model_path": "d", "speculative_num_steps": 3},
+        **{"speculative_eagle_topk": 1, "speculative_num_draft_tokens": 4},
+    }
+    state = [{"effective_max_running_requests_per_dp": 48}]
+    info = changed(**flags, max_running_requests=48, internal_states=state)
+    assert fields(ENGINE.mismatches(config(flags=flags), read(info))) == {"max_running_requests": ("nothing", "48")}
+    assert ENGINE.mismatches(config(flags={**flags, "max-running-requests": 48}), read(info)) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "body", "name", "value"),
+    [
+        ("KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 1", "auto", "kv_cache_dtype", "fp8_e4m3"),
+        ("", "fp8_e5m2", "kv_cache_dtype", "fp8_e5m2"),
+        ("", "auto", "kv_cache_dtype", None),
+        ("", "flashinfer_cutlass", "moe_runner_backend", "flashinfer_cutlass"),
+        (
+            "Use flashinfer_trtllm as MoE runner backend on SM100 for Llama4",
+            "auto",
+            "moe_runner_backend",
+            "flashinfer_trtllm",
+        ),
+        ("", "auto", "moe_runner_backend", None),
+        ("", "flashinfer", "sampling_backend", "flashinfer"),
+    ],
+)
+def test_what_it_chose_stands_for_what_was_asked(log: str, body: str, name: str, value: str | None) -> None:
+    assert read(changed(**{name: body}), log).other.get(name) == value
 
 
 def test_a_secret_flag_is_not_kept() -> None:

@@ -115,6 +115,60 @@ def test_custom_all_reduce_off_in_the_log_beats_the_argument() -> None:
     assert effective.custom_all_reduce is False
 
 
+HEAD = "(Worker_TP0 pid=955) INFO 04-30 20:34:43 [x.py:1] "
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        # vllm#41306, vllm#34249, vllm#31085, aiconfigurator#1346
+        ("Using TRITON Unquantized MoE backend out of potential backends: ['TRITON'].", "moe_backend", "TRITON"),
+        ("Using FLASHINFER_CUTLASS Fp8 MoE backend out of potential", "moe_backend", "FLASHINFER_CUTLASS"),
+        ("Using FlashInfer TRTLLM Unquantized MoE backend out of", "moe_backend", "FlashInfer TRTLLM"),
+        ("Using 'MARLIN' WNA16 MoE backend.", "moe_backend", "MARLIN"),
+        ("Using 'VLLM_CUTLASS' NvFp4 MoE backend out of potential", "moe_backend", "VLLM_CUTLASS"),
+        ("Using TritonExperts MoE backend", "moe_backend", "TritonExperts"),
+        ("Using TRITON Unquantized MoE LoRA backend", "moe_backend", "TRITON"),
+        (
+            "Using ['CUSTOM', 'PYNCCL'] all-reduce backends (in dispatch order) for group 'tp:0' out of potential",
+            "all_reduce_backends",
+            "CUSTOM, PYNCCL",
+        ),
+        ("Using ['PYNCCL'] all-reduce backends (in dispatch order) for group 'ep:0' out", "all_reduce_backends", None),
+        ("Using FlashInfer for top-p & top-k sampling.", "sampling_backend", "flashinfer"),
+        ("FlashInfer top-p/top-k sampling unavailable: unsupported; falling back.", "sampling_backend", "native"),
+        ("Using fp8_e4m3 data type to store kv cache. It reduces the GPU memory", "kv_cache_dtype", "fp8_e4m3"),
+        ("Using fp8_ds_mla KV cache format for FLASHMLA_SPARSE backend.", "kv_cache_dtype", "fp8_ds_mla"),
+    ],
+)
+def test_what_it_chose_is_in_the_log_only(line: str, name: str, value: str | None) -> None:
+    """The configuration goes on saying ``auto``: two launches that differ in it must not read alike."""
+    auto = {"vllm_config": {"kernel_config": {"moe_backend": "auto"}, "cache_config": {"cache_dtype": "auto"}}}
+    effective = read(f"{HEAD}{line}\n", info=auto)
+    assert effective.other == ({name: value} if value else {})
+    assert effective.attention_backend is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "on"),
+    [
+        (["Using ['CUSTOM', 'PYNCCL'] all-reduce backends (in dispatch order) for group 'tp:0'"], True),
+        (["Using ['AITER_CUSTOM', 'PYNCCL'] all-reduce backends (in dispatch order) for group 'tp:0'"], True),
+        (["Using ['PYNCCL'] all-reduce backends (in dispatch order) for group 'tp:0'"], False),
+        (["Custom quick allreduce is disabled because this platform"], None),
+        (
+            [
+                "Custom allreduce is disabled because this process group spans across nodes.",  # another group's
+                "Using ['CUSTOM'] all-reduce backends (in dispatch order) for group 'tp:0'",
+            ],
+            True,
+        ),
+    ],
+)
+def test_custom_all_reduce_is_on_where_the_tensor_parallel_group_uses_it(lines: list[str], on: bool | None) -> None:
+    assert read("".join(f"{HEAD}{line}\n" for line in lines)).custom_all_reduce is on
+
+
 @pytest.mark.parametrize(
     ("log", "state"),
     [

@@ -22,7 +22,7 @@ _SPECULATIVE_CAP = 48
 _INFO = ("/server_info", "/get_server_info")
 _SPLIT = ("prefill_attention_backend", "decode_attention_backend")
 #: Backends for decoding alone, and what prefills beside them.
-_PREFILL = {name: ("cutedsl_mla", "trtllm_mla") for name in ("tokenspeed_mla", "cutedsl_mla")}
+_PREFILL = dict.fromkeys(("tokenspeed_mla", "cutedsl_mla"), ("cutedsl_mla", "trtllm_mla"))
 #: Resolved arguments that explain a speed and have no field of their own.
 _NOTED = (
     *("kv_cache_dtype", "page_size", "chunked_prefill_size", "mem_fraction_static", "sampling_backend", "device"),
@@ -196,7 +196,6 @@ def counters(text: str) -> Counters:
         running=m.total("sglang:num_running_reqs"),
         waiting=m.total("sglang:num_queue_reqs"),
         drafts=m.total("sglang:spec_verify_calls_total"),
-        acceptance_length=m.mean("sglang:spec_accept_length") or None,  # 0 where nothing is drafted
         uncaptured_batches=_uncaptured(m),
     )
 

@@ -14,7 +14,7 @@ from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.limits import Limits
 from pytest_llmperf.measure.metrics import Guard
 
-_GAUGES = frozenset({"running", "waiting", "acceptance_length"})
+_GAUGES = frozenset({"running", "waiting"})
 
 
 def settled(read: Callable[[], Counters | None], before: Counters | None, tokens: int) -> Counters | None:
@@ -106,18 +106,22 @@ def one_server(disagreement: str | None, delta: Counters, ours: int) -> Guard:
     return Guard("one server", disagreement is not None or missing > limit, text, advice, max(missing, 0.0), limit)
 
 
-def speculation(delta: Counters, decode_tok_s: float) -> dict[str, float]:
+def speculation(delta: Counters, decode_tok_s: float, requests: int = 0) -> dict[str, float]:
     """``acceptance_length``, ``acceptance_rate`` and ``steps_s`` over one window; empty without speculation.
 
     length = 1 + accepted / drafts (the token that every verify step yields, and the accepted ones); rate = accepted /
-    drafted tokens. An engine that offers only a gauge gives the length alone.
+    drafted tokens. An engine that does not count accepted tokens gives the length alone, tokens / verify steps, less
+    the first token of each of the ``requests``, which its prompt's step yields.
     """
-    length: float | None = delta.acceptance_length
+    if not delta.drafts:
+        return {}
     out: dict[str, float] = {}
-    if delta.drafts and delta.accepted_tokens is not None:
+    if delta.accepted_tokens is not None:
         length = 1 + delta.accepted_tokens / delta.drafts
         if delta.draft_tokens:
             out["acceptance_rate"] = delta.accepted_tokens / delta.draft_tokens
-    if length:
-        out |= {"acceptance_length": length, "steps_s": decode_tok_s / length}
-    return out
+    elif delta.generation_tokens:
+        length = (delta.generation_tokens - requests) / delta.drafts
+    else:
+        return {}
+    return {**out, "acceptance_length": length, "steps_s": decode_tok_s / length}
