@@ -33,6 +33,8 @@ _NOTED = (
 
 #: Newer releases write the class's name; a quick all-reduce of ROCm's is another thing.
 _NO_CUSTOM_ALL_REDUCE = re.compile(r"Custom ?allreduce(?:V2)? is disabled|Setup Custom allreduce failed", re.I)
+#: Beside a cache that is allocated, or only reserved until graphs are captured.
+_CACHE_LINE = r"KV Cache (?:is allocated|VA upper bound)\. dtype: torch\."
 #: What the scheduler has room for, as it says before the body knows: the last word of a start first.
 _ROOM = (
     r"Post-capture KV sizing: max_running_requests \d+ -> (\d+)",
@@ -49,7 +51,7 @@ def effective(probe: Probe, declared: Collection[str]) -> EffectiveConfig:
     # the argument tells what was asked; only the log tells that the ranks could not do it
     r.take("log", custom_all_reduce=False if _NO_CUSTOM_ALL_REDUCE.search(log) else None)
     _read_running(r, path, info, log)
-    r.note("kv_cache_dtype", _CACHE_DTYPES.get(search(r"KV Cache is allocated\. dtype: torch\.(\w+)", log) or ""))
+    r.note("kv_cache_dtype", _CACHE_DTYPES.get(search(_CACHE_LINE + r"(\w+)", log) or ""))
     _read_info(r, path, info, declared)
     r.note("moe_runner_backend", search(r"Use (\w+) as MoE runner backend", log))
     _read_log(r, log)
@@ -162,7 +164,7 @@ def _read_log(r: Reading, log: str) -> None:
         context_length=number(r"context_len=(\d+)", log),
         kv_tokens=number(r"max_total_num_tokens=(\d+)", log),
         # dtype="auto" is all that the arguments say; what it came to stands beside the cache that was allocated
-        dtype=search(r"KV Cache is allocated\. dtype: torch\.(bfloat16|float16|float32)", log),
+        dtype=search(_CACHE_LINE + "(bfloat16|float16|float32)", log),
     )
     r.version("torch", search(r"\btorch(?:==|: | version )(\d\S*)", log))
     r.nccl(log)

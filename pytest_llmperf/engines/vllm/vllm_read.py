@@ -146,6 +146,7 @@ def _read_text(r: Reading, source: str, text: str) -> None:
         tp=number(r"tensor_parallel_size=(\d+)", text),
         speculative=search(r"speculative_config=SpeculativeConfig\(method='([^']+)'", text),
     )
+    r.note("kv_cache_dtype", search(r"\bkv_cache_dtype=(\w+)", text))
 
 
 def _read_system(r: Reading, system: Mapping[str, Any]) -> None:
