@@ -69,15 +69,13 @@ def plain(name: str, spelling: Spelling = PLAIN) -> str:
 def normal(flags: Mapping[str, Any], spelling: Spelling = PLAIN) -> dict[str, Any]:
     """The same flags in their one form: plain names, numbers as numbers, dotted names as the mapping that they fill.
 
-    Of one flag under two names the later counts.
+    Of one flag under two names the later counts, or its entries do.
     """
     out: dict[str, Any] = {}
     for given, value in flags.items():
         name, *keys = plain(given, spelling).split(".")
-        if keys:
-            out = layered(out, {name: _nested(keys, _parsed(value, spelling))})
-        else:
-            out[name] = _typed(name, value, spelling)
+        one = _nested(keys, _parsed(value, spelling)) if keys else _typed(name, value, spelling)
+        out = layered(out, {name: one})
     return out
 
 

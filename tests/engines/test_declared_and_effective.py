@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.engines.base import EngineSettings
+from pytest_llmperf.engines.base import Endpoint, EngineSettings
 from pytest_llmperf.engines.declaration import server_config
 from pytest_llmperf.engines.mismatches import Mismatch
 from pytest_llmperf.engines.registry import builtin
@@ -155,6 +155,46 @@ def test_short_dotted_and_suffixed_flags_are_the_flags_that_they_mean() -> None:
     long = {"enable_expert_parallel": True, **config, "max-num-batched-tokens": 8000}
     assert declared("vllm", vllm=short) == declared("vllm", vllm=long)
     assert declared("vllm", vllm={"stream_interval": 2}) != declared("vllm", vllm={"stream_interval": 3})
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags", "words"),
+    [
+        # vllm#34179, vllm#34552; its parser takes the last where --config.key and --config meet, so they are one here
+        ("vllm", {"-dcp": 4}, ["--decode-context-parallel-size", "4"]),
+        ("vllm", {"-ep": True}, ["--enable-expert-parallel"]),
+        (
+            "vllm",
+            {"compilation-config.cudagraph_mode": "FULL_DECODE_ONLY"},
+            ["--compilation-config", '{"cudagraph_mode":"FULL_DECODE_ONLY"}'],
+        ),
+        (
+            "vllm",
+            {"--compilation-config.pass_config.fuse_allreduce_rms": "false", "-cc": {"mode": 3}},
+            ["--compilation-config", '{"pass_config":{"fuse_allreduce_rms":false},"mode":3}'],
+        ),
+        (
+            "vllm",
+            {"speculative": {"method": "ngram", "num_tokens": 4}, "-sc.prompt_lookup_min": 2},
+            [
+                "--speculative-config",
+                '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4,"prompt_lookup_min":2}',
+            ],
+        ),
+        ("vllm", {"lora_modules": [{"name": "sql", "path": "/l"}]}, ["--lora-modules", '{"name":"sql","path":"/l"}']),
+        (
+            "sglang",
+            {"lora_paths": [{"lora_name": "a", "lora_path": "/l/a", "pinned": True}]},
+            ["--lora-paths", '{"lora_name":"a","lora_path":"/l/a","pinned":true}'],
+        ),
+        ("sglang", {"ep": 2}, ["--ep-size", "2"]),
+    ],
+)
+def test_flags_are_written_as_the_engine_reads_them(engine: str, flags: dict[str, Any], words: list[str]) -> None:
+    said = {"speculative": flags.pop("speculative")} if "speculative" in flags else {}
+    config = declared(engine, **said, **{engine: flags})
+    argv = list(ENGINES[engine].command(config, EngineSettings(), Endpoint("127.0.0.1", 1)).argv)
+    assert words in [argv[i : i + len(words)] for i in range(len(argv))], argv
 
 
 def test_a_mismatch_is_allowed_under_the_name_that_was_written() -> None:

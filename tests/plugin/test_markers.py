@@ -22,6 +22,10 @@ MISUSES = {
     "env": ("@pytest.mark.llm_server(model='m', env={'A': []})", "llm_server(env={'A': ?*}) must be a dict of texts"),
     "flags": ("@pytest.mark.llm_server(model='m', vllm=7)",
               "llm_server(vllm=7) must be a dict of the engine's own flags"),
+    "visible GPUs": ("@pytest.mark.llm_server(model='m', env={'CUDA_VISIBLE_DEVICES': '4,5'})",
+                     "env={'CUDA_VISIBLE_DEVICES': ...} is the plugin's to set: a server sees the GPUs*"),
+    "short flag": ("@pytest.mark.llm_server(model='m', sglang={'-dcp': 4})",
+                   "sglang={'-dcp': ...} is a short name that this plugin does not know: write the long one*"),
     "timeout": ("@pytest.mark.llm_server(model='m', startup_timeout=True)",
                 "llm_server(startup_timeout=True) must be seconds above 0"),
     "engine": ("@pytest.mark.llm_server(model='m', engine=3)",
@@ -64,6 +68,16 @@ tp = 8
 nccl = { proto = "LL", algo = "Ring" }
 sglang = { num_continuous_decode_steps = 4 }
 """
+
+
+def test_gpus_chosen_in_the_engines_own_table_are_refused(project: Project) -> None:
+    project.config("\n[tool.llmperf.engines.sglang.env]\nCUDA_VISIBLE_DEVICES = '4,5'\n")
+    result = project.run_here()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        ["*env in ?tool.llmperf.engines.sglang? sets CUDA_VISIBLE_DEVICES, which is the plugin's*"]
+    )
+    assert project.launches == 0
 
 
 def test_every_misuse_is_told_at_once(project: Project) -> None:

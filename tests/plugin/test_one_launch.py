@@ -290,6 +290,27 @@ def test_other_tests_keep_the_users_dist(interleaved: Project) -> None:
     assert len(by_module["test_p.py"]) == len(by_module["test_q.py"]) == 1
 
 
+SPELLED = """
+import pytest
+server = pytest.mark.llm_server
+
+@server(model="one", sglang={"stream_interval": 2})
+def test_plain(llm_server):
+    assert llm_server.config.flags == {"stream_interval": 2}
+
+@server(model="one", sglang={"--stream-interval": "2"})
+def test_pasted(llm_server):
+    assert llm_server.config.flags == {"stream_interval": 2}
+"""
+
+
+def test_configs_that_differ_by_spelling_only_share_a_launch(project: Project) -> None:
+    project.suite(SPELLED)
+    result = project.run_here()
+    result.assert_outcomes(passed=2)
+    assert project.launches == 1
+
+
 def test_groups_are_what_shares_a_server() -> None:
     needs = {"a": ["x"], "b": ["y"], "c": ["y", "z"], "d": ["z"], "e": ["w"]}
     found = groups(needs)
