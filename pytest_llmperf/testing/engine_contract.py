@@ -122,6 +122,12 @@ class EngineContract:
             missing = [word for word in words if word not in after]
             assert not missing, f"{self.engine.name} drops {missing} of its own flag {name}={value!r}: {argv}"
 
+    def test_a_flag_is_one_flag_however_it_is_written(self) -> None:
+        one = self.command(self.config(flags={"contract_number": 4}))
+        for written in ({"--contract-number": 4}, {"contract-number": "4"}, {"contract_number": 4.0}):
+            command = self.command(self.config(flags=written))
+            assert command == one, f"{self.engine.name} makes another command of {written}: {command.argv}"
+
     def test_its_own_flags_win_over_portable_keys(self) -> None:
         for key, flag in self.engine.flags.items():
             if isinstance(flag, str) and key not in ("tp", "dp", "pp"):

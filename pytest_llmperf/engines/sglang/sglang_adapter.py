@@ -30,6 +30,7 @@ ATTENTION_BACKENDS = frozenset(
     {
         *("triton", "torch_native", "flex_attention", "dsa", "nsa", "qsa", "dsv4", "fa3", "fa4", "flashinfer"),
         *("flashmla", "cutlass_mla", "trtllm_mla", "cutedsl_mla", "tokenspeed_mla", "trtllm_mha"),
+        *("compressed", "hpc_ops", "llada2_cfg_flashinfer", "minicpm_flashattn", "minicpm_flashinfer"),
         *("aiter", "wave", "intel_amx", "ascend", "intel_xpu"),
     }
 )
