@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from pytest_llmperf.engines import nccl
@@ -74,7 +74,7 @@ def server_config(
     problems = [*engine.problems(config), *_lease_problems(config, engine, settings or EngineSettings())]
     if problems:
         raise ConfigError("\n".join(problems))
-    return replace(config, flags=engine.given(config))
+    return engine.canonical(config)
 
 
 def _lease_problems(config: ServerConfig, engine: Engine, settings: EngineSettings) -> Iterator[str]:

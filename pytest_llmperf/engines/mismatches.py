@@ -64,6 +64,11 @@ def taken(wanted: Any, got: Any, becomes: Mapping[str, Collection[str]]) -> bool
     return one in _NO_DEMAND or other in (None, "auto", one) or other in becomes.get(str(one), ())
 
 
+def dtype(name: str | None) -> str | None:
+    """The long name of a type of numbers: ``half`` is ``float16``."""
+    return name and _DTYPES.get(name.lower(), name)
+
+
 def _typed(value: Any) -> Any:
     """Numbers out of texts; other texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of
     types."""

@@ -149,6 +149,20 @@ def test_configs_that_differ_by_spelling_only_are_one(written: dict[str, Any]) -
     assert one.canonical() == other.canonical(), "what a baseline's fingerprint is made of"
 
 
+@pytest.mark.parametrize(
+    ("engine", "key", "one", "other"),
+    [
+        ("vllm", "attention_backend", "flashinfer", "FLASHINFER"),
+        ("vllm", "attention_backend", "triton", "TRITON_ATTN"),
+        ("vllm", "attention_backend", "flash_attn", "FLASH-ATTN"),
+        ("vllm", "dtype", "half", "float16"),
+        ("sglang", "dtype", "bf16", "bfloat16"),
+    ],
+)
+def test_portable_values_have_one_form_too(engine: str, key: str, one: str, other: str) -> None:
+    assert declared(engine, **{key: one}) == declared(engine, **{key: other})
+
+
 def test_short_dotted_and_suffixed_flags_are_the_flags_that_they_mean() -> None:
     short = {"-ep": True, "-cc.cudagraph_mode": "FULL_DECODE_ONLY", "max_num_batched_tokens": "8k"}
     config = {"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}}
