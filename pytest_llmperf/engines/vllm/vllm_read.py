@@ -33,10 +33,8 @@ _NOTED = (
     ("scheduler_config", "stream_interval"),
     ("device_config", "device"),
 )
-
-
 #: ``Using FlashInfer CUTLASS Unquantized MoE backend``: the name, and a word for the weights that it is for.
-_MOE = re.compile(r"Using '?([^'\n]+?)'?(?: \w+)? MoE (?:LoRA )?backend")
+_MOE = r"Using '?(\w+(?: \w+)??)'?(?: \w+)? MoE (?:LoRA )?backend"
 _ALL_REDUCE = re.compile(r"Using \[([^\]\n]*)\] all-reduce backends \(in dispatch order\) for group 'tp:")
 #: What was asked for stands in the configuration, what came of it in the log.
 _IN_THE_LOG = ("moe_backend",)
@@ -78,7 +76,7 @@ def _read_workers(r: Reading, log: str) -> None:
     )
     r.take("log", custom_all_reduce=False if off else None)
     r.note("all_reduce_backends", ", ".join(all_reduce) if all_reduce else None)
-    r.note("moe_backend", search(_MOE.pattern, log))
+    r.note("moe_backend", search(_MOE, log))
     r.note("sampling_backend", _sampler(log))
     r.note("kv_cache_dtype", search(r"Using (\w+) (?:data type to store kv cache|KV cache format for)", log))
     if refused := REFUSED.search(log):
