@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmperf.engines.command_flags import normal
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.metrics import METRICS, Metric
-from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.server_config import ServerConfig, mask
 from pytest_llmperf.tuning.plan import label
 
 _KEYS = frozenset({"a", "b", "metric", "budget", "min_effect"})
@@ -94,6 +95,6 @@ def _shown(said: Mapping[str, Any], config: ServerConfig) -> Iterator[tuple[str,
         if key == "command":
             yield key, " ".join(value)
         elif key == config.engine:
-            yield key, {k: v for k, v in shown.get("flags", {}).items() if k in value}
+            yield key, mask(normal(value))
         else:
             yield key, shown.get(key, value if not isinstance(value, Mapping) else {})
