@@ -71,32 +71,27 @@ def server_config(
     if "allow_mismatch" in values:
         values["allow_mismatch"] = tuple(_field(name, engine.spelling) for name in values["allow_mismatch"])
     config = ServerConfig(engine=engine.name, flags=given.get(engine.name, {}), **values)
-    problems = [*engine.problems(config), *_lease_problems(config, engine, settings or EngineSettings())]
+    problems = [*engine.problems(config), *lease_problems(config, engine, settings or EngineSettings())]
     if problems:
         raise ConfigError("\n".join(problems))
     return engine.canonical(config)
 
 
-def _lease_problems(config: ServerConfig, engine: Engine, settings: EngineSettings) -> Iterator[str]:
+def lease_problems(config: ServerConfig, engine: Engine, settings: EngineSettings) -> Iterator[str]:
     """Whatever chooses GPUs besides the lease: it would be replaced, while the record goes on saying it."""
     if settings.remote or not engine.gpu_count(config):
         return  # no GPU is leased for it
-    table = f"[tool.llmperf.engines.{engine.name}]"
+    mine = engine.name
     said = [f"env={{{name!r}: ...}}" for name in config.env if name in _VISIBLE]
-    said += [f"env in {table} sets {name}, which" for name in settings.env if name in _VISIBLE]
-    said += [
-        f"command in {table} sets {word.partition('=')[0]}, which" for word in settings.command or () if _sets(word)
-    ]
-    said += [f"{engine.name}={{{name!r}: ...}}" for name in engine.choose_gpus if name in engine.given(config)]
+    said += [f"env in [tool.llmperf.engines.{mine}] sets {name}, which" for name in settings.env if name in _VISIBLE]
+    words = (word.partition("=") for word in settings.command or ())
+    said += [f"the command of {mine} sets {name}, which" for name, sign, _ in words if sign and name in _VISIBLE]
+    said += [f"{mine}={{{name!r}: ...}}" for name in engine.choose_gpus if name in engine.given(config)]
     for what in said:
         yield (
             f"{what} is the plugin's to set: a server sees the GPUs that are leased for it. Leave it out; to keep to "
             "some GPUs of this host, start pytest itself with CUDA_VISIBLE_DEVICES"
         )
-
-
-def _sets(word: str) -> bool:
-    return word.partition("=")[0] in _VISIBLE and "=" in word
 
 
 def _without_none(value: Any) -> Any:

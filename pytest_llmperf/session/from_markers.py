@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
-from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.engines.declaration import engines_of, merged, server_config
+from pytest_llmperf.engines.base import Engine, EngineSettings
+from pytest_llmperf.engines.declaration import engines_of, lease_problems, merged, server_config
 from pytest_llmperf.errors import ConfigError, nearest
 from pytest_llmperf.measure.metrics import Metric
 from pytest_llmperf.options import Options
@@ -158,6 +159,11 @@ class _Reader:
             return self._config_of(whole)
 
         plan = _sound(problems, lambda: AbPlan.of(said, config_of, self._declarations.metrics))
+        for side in (plan.a, plan.b) if plan else ():
+            if side.command:
+                name = side.config.engine
+                own = replace(self._options.engines.get(name, EngineSettings()), command=side.command)
+                problems += lease_problems(side.config, self._engines[name], own)
         if problems:
             raise ConfigError("\n".join(problems))
         return plan

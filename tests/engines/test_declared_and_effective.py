@@ -232,7 +232,7 @@ def test_the_lease_decides_which_gpus_a_server_sees(engine: str, name: str) -> N
         declared(engine, env={name: "4,5"})
     with pytest.raises(ConfigError, match=rf"env in \[tool.llmperf.engines.{engine}\] sets {name}, which {said}"):
         declared(engine, EngineSettings(env={name: "4,5"}))
-    with pytest.raises(ConfigError, match=rf"command in .* sets {name}, which {said}"):
+    with pytest.raises(ConfigError, match=rf"the command of {engine} sets {name}, which {said}"):
         declared(engine, EngineSettings(command=("env", f"{name}=4,5", "serve")))
 
 

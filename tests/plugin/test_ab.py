@@ -216,6 +216,7 @@ MISUSES = {
     "b={'tp': 2}, metric='speed'": "names no known metric: 'speed'",
     "b={'tp': 2}, min_effect=2": "must be a fraction between 0 and 1",
     "b={'engine': 'vllm'}": "tells the gap between two engines",
+    "b={'command': ['env', 'CUDA_VISIBLE_DEVICES=1', 'python']}": "the command of sglang sets CUDA_VISIBLE_DEVICES",
     "b={'command': 'python'}": "must be the list of words",
     "'x', b={'tp': 2}": "llm_ab takes keywords only",
 }
