@@ -17,6 +17,8 @@ _SECRET_WORDS = frozenset({"token", "secret", "secrets", "password", "passwd", "
 _LOGIN = re.compile(r"(?<=\w)(://)[^\s/@]+@")
 _SECRET_PARTS = re.compile(r"credential|(?:api|access|private|secret)key|passw")
 MASK = "***"
+#: Short names of types of numbers.
+DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 
 #: Fields that steer a launch without making it another server.
 _NOT_IDENTITY = frozenset({"startup_timeout", "allow_mismatch"})
@@ -94,13 +96,18 @@ class ServerConfig:
             object.__setattr__(self, "speculative", _frozen(self.speculative))
 
     def canonical(self) -> dict[str, Any]:
-        """JSON-ready declaration without defaults and with secrets masked; the same for any order of keys."""
+        """JSON-ready declaration without defaults and with secrets masked; the same for any order of keys, for the long
+        and the short name of a type, and for an attention backend in either case."""
         out: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
             if f.name in _NOT_IDENTITY or value == {} or value == f.default:
                 continue
             out[f.name] = mask(value) if isinstance(value, Mapping) else without_login(value)
+        if self.dtype:
+            out["dtype"] = DTYPES.get(self.dtype.lower(), self.dtype)
+        if self.attention_backend:
+            out["attention_backend"] = self.attention_backend.lower().replace("-", "_")
         return out
 
     @cached_property

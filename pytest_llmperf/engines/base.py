@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 from pytest_llmperf.engines import command_flags, metrics_text
 from pytest_llmperf.engines.command_flags import Spelling
 from pytest_llmperf.engines.effective import Counters, EffectiveConfig, Probe
-from pytest_llmperf.engines.mismatches import COMPARED, Mismatch, differences, dtype
+from pytest_llmperf.engines.mismatches import COMPARED, Mismatch, differences
 from pytest_llmperf.engines.settings import EngineSettings
 from pytest_llmperf.server_config import ServerConfig
 
@@ -206,10 +206,6 @@ class Engine(abc.ABC):
     def given(self, config: ServerConfig) -> dict[str, Any]:
         """The engine's own flags that ``config`` declares, in the one form that they have however they are written."""
         return command_flags.normal(config.flags, self.spelling)
-
-    def canonical(self, config: ServerConfig) -> ServerConfig:
-        """``config`` as it would be however it was spelled: what tells one server from another."""
-        return replace(config, flags=self.given(config), dtype=dtype(config.dtype))
 
     def portable_flags(self, config: ServerConfig) -> dict[str, Any]:
         """The flags of the portable keys that ``config`` declares."""

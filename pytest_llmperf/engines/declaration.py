@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from pytest_llmperf.engines import nccl
@@ -74,7 +74,7 @@ def server_config(
     problems = [*engine.problems(config), *lease_problems(config, engine, settings or EngineSettings())]
     if problems:
         raise ConfigError("\n".join(problems))
-    return engine.canonical(config)
+    return replace(config, flags=engine.given(config))
 
 
 def lease_problems(config: ServerConfig, engine: Engine, settings: EngineSettings) -> Iterator[str]:

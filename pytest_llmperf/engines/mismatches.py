@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_llmperf.engines.effective import EffectiveConfig
-from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.server_config import DTYPES, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Mismatch:
     why: str = ""
 
 
-_DTYPES = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?")
 #: Declared, they leave the choice to the engine.
 _NO_DEMAND = (None, "auto", -1.0)
@@ -64,11 +63,6 @@ def taken(wanted: Any, got: Any, becomes: Mapping[str, Collection[str]]) -> bool
     return one in _NO_DEMAND or other in (None, "auto", one) or other in becomes.get(str(one), ())
 
 
-def dtype(name: str | None) -> str | None:
-    """The long name of a type of numbers: ``half`` is ``float16``."""
-    return name and _DTYPES.get(name.lower(), name)
-
-
 def _typed(value: Any) -> Any:
     """Numbers out of texts; other texts without regard to case, ``-`` or ``_``, torch's prefix and the short names of
     types."""
@@ -78,4 +72,4 @@ def _typed(value: Any) -> Any:
     if _NUMBER.fullmatch(text):
         return float(text)
     text = text.removeprefix("torch.").replace("-", "_")
-    return _DTYPES.get(text, text)
+    return DTYPES.get(text, text)

@@ -151,12 +151,6 @@ class VLLM(Engine):
             )
         return found
 
-    def canonical(self, config: ServerConfig) -> ServerConfig:
-        """Attention backends under the names that other engines share."""
-        return replace(
-            super().canonical(config), attention_backend=vllm_read.portable_backend(config.attention_backend)
-        )
-
     def ranks(self, config: ServerConfig) -> int:
         """A node of several leases its own share: its local replicas, or its part of the one that spans nodes."""
         given = self.given(config)

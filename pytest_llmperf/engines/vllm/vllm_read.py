@@ -208,12 +208,6 @@ def backend(name: str) -> str:
     return _BACKEND_NAMES.get(upper, upper)
 
 
-def portable_backend(name: str | None) -> str | None:
-    """``backend`` the other way round, in lower case."""
-    shared = {theirs: ours.lower() for ours, theirs in _BACKEND_NAMES.items()}
-    return name and shared.get(backend(name), backend(name).lower())
-
-
 def counters(text: str) -> Counters:
     """Names of vLLM 0.6 to 0.33."""
     m = Metrics(text)
