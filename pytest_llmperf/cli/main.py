@@ -33,6 +33,7 @@ COMMANDS = (
     Verb("tiny-model", "Write the small random model that needs no download", "cmd_tiny_model"),
     Verb("inspect", "Tell which backends and flags an engine offers, without importing it",
             "cmd_inspect"),
+    Verb("marker", "Turn a launch command into the marker that starts the same server", "cmd_marker"),
     Verb("sweep", "Print a stored sweep again: each knob's effect, best first", "cmd_sweep"),
     Verb("ab", "Compare two engine commands or configs on interleaved launches", "cmd_ab"),
 )  # fmt: skip

@@ -148,6 +148,8 @@ class Engine(abc.ABC):
     #: Flags that the adapter writes itself, by the portable key (or ``model``) that is to be declared in their place;
     #: ``host``, ``port``, ``api_key`` and the flags of tp, dp and pp are reserved in any case.
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {}
+    #: Words besides the end of ``program`` that start this engine, to be known in a pasted command.
+    programs: ClassVar[Sequence[tuple[str, ...]]] = ()
     #: What the engine makes of a value that it was given, in lower case and with ``_``: the same thing by another name,
     #: or the faster kernel for the same weights.
     becomes: ClassVar[Mapping[str, Collection[str]]] = QUANTIZATIONS
@@ -206,6 +208,10 @@ class Engine(abc.ABC):
     def given(self, config: ServerConfig) -> dict[str, Any]:
         """The engine's own flags that ``config`` declares, in the one form that they have however they are written."""
         return command_flags.normal(config.flags, self.spelling)
+
+    def long_name(self, flag: str, value: Any) -> str:
+        """Plain name of a flag that was pasted with ``value``: ``-tp`` is ``tensor_parallel_size``."""
+        return command_flags.plain(flag, self.spelling)
 
     def portable_flags(self, config: ServerConfig) -> dict[str, Any]:
         """The flags of the portable keys that ``config`` declares."""

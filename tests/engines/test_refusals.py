@@ -30,7 +30,7 @@ from .test_commands import EAGLE3, ENGINES, NGRAM, config
         ("vllm", {"flags": {"--model.x": 2}}, "use model=..."),
         ("vllm", {"flags": {"-O3": True}}, "is a short name that this plugin does not know: write the long one"),
         ("sglang", {"flags": {"-dcp": 4}}, "sglang={'-dcp': ...} is a short name"),
-        ("llamacpp", {"flags": {"-ngl": 99}}, "llamacpp={'-ngl': ...} is a short name"),
+        ("llamacpp", {"flags": {"-fmoe": 99}}, "llamacpp={'-fmoe': ...} is a short name"),
         ("sglang", {"flags": {"cuda_graph_config.decode": 1}}, "and sglang takes none: give 'cuda_graph_config' whole"),
         ("sglang", {"tp": 0}, "tp=0 must be a whole number above 0"),
         ("llamacpp", {"max_running_requests": 0}, "max_running_requests=0 must be"),

@@ -35,6 +35,13 @@ EMBEDDED = (sys.executable, "-m", "pytest_llmperf.engines.llamacpp.llamacpp_serv
 #: Slots (requests served at once) when ``max_running_requests`` is not declared.
 SLOTS = 4
 _SPECULATION = {"ngram": "ngram-simple", "draft_model": "draft-simple", "eagle3": "draft-eagle3", "mtp": "draft-mtp"}
+_ALIASES = {
+    **{"-m": "model", "-a": "alias", "-c": "ctx_size", "-np": "parallel", "-n": "n_predict", "-s": "seed"},
+    **{"-ngl": "n_gpu_layers", "gpu_layers": "n_gpu_layers", "-t": "threads", "-tb": "threads_batch"},
+    **{"-b": "batch_size", "-ub": "ubatch_size", "-fa": "flash_attn", "-cb": "cont_batching", "-md": "model_draft"},
+    **{"-ctk": "cache_type_k", "-ctv": "cache_type_v", "-ot": "override_tensor", "-ncmoe": "n_cpu_moe"},
+    **{"-sm": "split_mode", "-ts": "tensor_split", "-mg": "main_gpu"},
+}
 _DTYPES = {"F16": "float16", "BF16": "bfloat16", "all F32": "float32"}
 _SERVE_LINE = re.compile(r"llamacpp_serve: xllamacpp (\S+) (\{.*\})")
 
@@ -44,7 +51,7 @@ class LlamaCpp(Engine):
     uses_gpu = False
     launch_spread = 0.07  # tiny model, two cores of a shared host: sessions within an hour differed by 5 to 8 %
     program = EMBEDDED
-    spelling = Spelling(negates=True)
+    spelling = Spelling(negates=True, aliases=_ALIASES)
     flags: ClassVar[Mapping[str, Translation]] = {
         "prefix_cache": "cache_prompt",
         "max_running_requests": lambda c: {"parallel": _slots(c), "ctx_size": _slots(c) * _context(c)},
@@ -53,6 +60,7 @@ class LlamaCpp(Engine):
         "seed": "seed",
     }
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {"model": ("model", "alias")}
+    programs = (("llama-server",),)
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=False)
     progress_patterns = (
         (re.compile(r"load_model: loading model"), "loading weights"),

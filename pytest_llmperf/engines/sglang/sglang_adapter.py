@@ -42,6 +42,9 @@ _ALIASES = {
     **{"decode_context_parallel_size": "dcp_size", "moe_data_parallel_size": "moe_dp_size"},
     **{"model": "model_path", "speculative_draft_model": "speculative_draft_model_path"},
     **{"enable_hicache": "enable_hierarchical_cache", "nccl_init_addr": "dist_init_addr"},
+    # what its command line takes for a name that begins so, as its reports have it
+    **{"speculative_algo": "speculative_algorithm", "speculative_draft": "speculative_draft_model_path"},
+    **{"mem_fraction": "mem_fraction_static"},
 }
 #: 0.5.23 reads them behind these flags: k is 1000, Ki is 1024, K is none.
 _SUFFIXES = {
@@ -114,6 +117,7 @@ class SGLang(Engine):
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {
         "model": ("model_path", "served_model_name"),
     }
+    programs = (("sglang", "serve"),)
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
         (re.compile(r"Load weight begin|Loading safetensors|Multi-thread loading"), "loading weights"),

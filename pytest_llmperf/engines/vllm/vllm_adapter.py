@@ -54,6 +54,8 @@ _ALIASES = {
     **{"-dpm": "data_parallel_multi_port_external_lb", "-ep": "enable_expert_parallel"},
     **{"-n": "nnodes", "-r": "node_rank", "-q": "quantization", "-sc": "speculative_config"},
     **{"-cc": "compilation_config", "-ac": "attention_config", "-dc": "diffusion_config"},
+    **{"-asc": "api_server_count", "tensor_parallel": "tensor_parallel_size"},
+    **{"pipeline_parallel": "pipeline_parallel_size"},
 }
 #: It reads them behind these flags: k is 1000, K is 1024.
 _SUFFIXES = {
@@ -95,6 +97,7 @@ class VLLM(Engine):
     reserved: ClassVar[Mapping[str, Sequence[str]]] = {
         "model": ("model", "served_model_name"),
     }
+    programs = (("-m", "vllm.entrypoints.openai.api_server"),)
     traits = RequestTraits(token_ids=True, tokenize_path="/tokenize", continuous_usage=True)
     progress_patterns = (
         (re.compile(r"Loading safetensors|Starting to load model|Loading model"), "loading weights"),
@@ -121,6 +124,12 @@ class VLLM(Engine):
     def own_words(self, start: Starting) -> tuple[str, ...]:
         """`vllm serve` wants the model in first place, the module form by name."""
         return (start.model,) if start.program[-1] == "serve" else ("--model", start.model)
+
+    def long_name(self, flag: str, value: Any) -> str:
+        """``-O3`` is a level of optimization; with anything else ``-O`` has been the compilation config."""
+        if flag == "-O":
+            return "optimization_level" if str(value).isdecimal() else "compilation_config"
+        return super().long_name(flag, value)
 
     def own_flags(self, start: Starting) -> Mapping[str, Any]:
         return {
