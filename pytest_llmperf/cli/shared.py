@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -65,7 +66,7 @@ def print_grid(grid: Grid) -> None:
     """A table as the session's report draws it, fitted to the width of the terminal."""
     out = console()
     glyphs = layout.UNICODE if out.encoding == "utf-8" else layout.ASCII
-    for line in layout.lines(grid, out.width, glyphs):
+    for line in chain(*layout.rows(grid, out.width, glyphs)):
         out.print(line, soft_wrap=True)
 
 

@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """``columns[0]`` names the row and is the one that may be shortened."""
+    """``columns[0]`` names the row and is shown whole, on a line of its own where it must be."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -103,17 +103,16 @@ def gaps(items: Sequence[Gap]) -> Grid:
     """Engine against engine, or the two sides of an A/B."""
     names = summary.short_names(g.test for g in items)
     columns = (
-        Column("test"), Column("metric", drop=3), Column("engine"), Column("value", right=True, drop=1),
-        Column("reference"), Column("value", right=True, drop=1), Column("ratio", right=True, toned=True),
-        Column("interval", drop=2), Column("launches", drop=4),
+        Column("test"), Column("metric"), Column("engine"), Column("over"), Column("ratio", right=True, toned=True),
+        Column("interval", drop=1), Column("values", right=True, drop=2), Column("launches", drop=3),
     )  # fmt: skip
     return Grid(columns, tuple(Row(_gap_cells(g, names[g.test]), gap_tone(g)) for g in items))
 
 
 def _gap_cells(g: Gap, name: str) -> tuple[str, ...]:
     return (
-        name, clean(g.metric), clean(g.engine), number(g.value), clean(g.reference),
-        number(g.reference_value), ratio(g.ratio), ratios(g.interval), f"{g.launches[0]} vs {g.launches[1]}",
+        name, clean(g.metric), clean(g.engine), clean(g.reference), ratio(g.ratio), ratios(g.interval),
+        f"{number(g.value)} vs {number(g.reference_value)}", f"{g.launches[0]} vs {g.launches[1]}",
     )  # fmt: skip
 
 
@@ -191,7 +190,7 @@ def curve(item: Curve) -> Grid:
     """Throughput at each concurrency; the knee and the server's limit are said beside it."""
     columns = (
         Column("streams", right=True), Column("tok/s", right=True), Column("per stream", right=True),
-        Column("TTFT ms", right=True, drop=1), Column(""),
+        Column("TTFT ms", right=True, drop=2), Column(""),
     )  # fmt: skip
     return Grid(
         columns,
@@ -234,9 +233,10 @@ def leading(sweeps: Sequence[Sweep]) -> list[Sweep]:
 
 
 def sweep_title(item: Sweep) -> str:
-    """``sweep of nccl on sglang: decode_tok_s, base 63.61 tok/s``."""
+    """``sweep of nccl on sglang, test_nccl: decode_tok_s, base 63.61 tok/s``."""
     value = f", base {summary.with_unit(item.base_value, item.unit)}" if item.base_value is not None else ""
-    return f"sweep of {clean(item.name)} on {clean(item.engine)}: {clean(item.metric)}{value}"
+    test = f", {summary.short_name(item.test)}" if item.test else ""
+    return f"sweep of {clean(item.name)} on {clean(item.engine)}{test}: {clean(item.metric)}{value}"
 
 
 def curve_title(item: Curve) -> str:
@@ -248,4 +248,4 @@ def curve_title(item: Curve) -> str:
         said.append(f"knee at {item.knee} streams")
     if item.max_running_requests is not None:
         said.append(f"max running requests {item.max_running_requests}")
-    return f"load on {clean(item.engine)}, {clean(item.test)}: {', '.join(said)}"
+    return f"load on {clean(item.engine)}, {summary.short_name(item.test)}: {', '.join(said)}"

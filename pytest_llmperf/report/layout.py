@@ -1,4 +1,4 @@
-"""Grids as lines of styled text that fit a width: columns are given up in order, then the first is shortened."""
+"""Grids as lines of styled text that fit a width: columns are given up in order, a long name has its own line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.report.grids import Column, Grid, Row
 
-#: Columns that carry a verdict's evidence (``drop`` below ``EXTRA``) go only once the name has come down to ``NAME``
-#: cells; the others go as soon as a name of up to ``WISH`` cells would be shortened.
-NAME, WISH, EXTRA = 16, 40, 7
+#: Columns with a ``drop`` of this go only where even a name on a line of its own leaves them no room.
+LAST = 1
 GAP = 2
 
 STYLES: Mapping[str, str] = {
@@ -125,53 +124,73 @@ def with_one_unit(grid: Grid) -> Grid:
     return Grid(tuple(columns), tuple(Row((*r.cells[:at], *r.cells[at + 1 :]), r.tone) for r in grid.rows))
 
 
-def lines(grid: Grid, width: int, glyphs: Glyphs) -> list[Text]:
-    """A heading and one line a row, none wider than ``width``, all columns aligned."""
+def rows(grid: Grid, width: int, glyphs: Glyphs, lead: str = " ") -> list[list[Text]]:
+    """The heading, then each row, as lines none of which is wider than ``width``, all columns aligned.
+
+    Names are whole: one that is too long for its column stands above its row, and all do where most are. ``lead``
+    begins the lines that continue a row, which could otherwise begin with a stranger's text.
+    """
     table = [tuple(c.title for c in grid.columns), *(row.cells for row in grid.rows)]
     sizes = [max(cell_len(cells[i]) for cells in table) for i in range(len(grid.columns))]
     marked = any(row.tone for row in grid.rows)
-    room = width - (2 if marked else 0)
-    shown = _fitting(grid.columns, sizes, room)
-    _squeeze(sizes, shown, room)
+    indent = 2 if marked else 0
+    names = [cell_len(cells[0]) for cells in table]
+    shown = _fitting(grid.columns, sizes, width - indent - _beside(names, width // 2), keep=LAST)
+    sizes[0] = _beside(names, width - indent - sum(sizes[i] + GAP for i in shown))
+    if sizes[0]:
+        shown.insert(0, 0)
+    else:
+        indent = 2
+        shown = _fitting(grid.columns, sizes, width - indent + GAP)
+        _squeeze(sizes, shown, width - indent + GAP)
 
-    def line(cells: Sequence[str], plain: str, tone: str) -> Text:
+    def line(cells: Sequence[str], plain: str, tone: str, lead: str) -> list[Text]:
         colour = STYLES.get(tone, "")
+        mark = Text(f"{glyphs.marks.get(tone, '?' if tone else ' ')} ", colour) if marked else Text()
+        above: list[str] = []
+        if cell_len(cells[0]) > sizes[0]:
+            above, cells = chop_cells(cells[0], max(width - indent, 2)), ("", *cells[1:])
         out = Text()
-        if marked:
-            out.append(f"{glyphs.marks.get(tone, ' ' if not tone else '?')} ", colour)
         for i in shown:
             text = shorten(cells[i], sizes[i], glyphs.ellipsis)
             pad = " " * (sizes[i] - cell_len(text))
             style = colour if grid.columns[i].toned and colour else plain
             out.append(pad + text if grid.columns[i].right else text + pad, style)
             out.append(" " * GAP)
-        out.rstrip()
-        out.truncate(max(width, 1))
-        return out
+        starts = [mark] + [Text(f"{lead} "[:indent], "dim")] * len(above)
+        parts = [*(Text(part, plain) for part in above), *([out] if shown else [])]
+        return [_fitted(Text.assemble(start, part), width) for start, part in zip(starts, parts, strict=False)]
 
-    return [line(table[0], "dim", ""), *(line(row.cells, "", row.tone) for row in grid.rows)]
+    return [line(table[0], "dim", "", " ")[-1:], *(line(row.cells, "", row.tone, lead) for row in grid.rows)]
+
+
+def _fitted(line: Text, width: int) -> Text:
+    line.rstrip()
+    line.truncate(max(width, 1))
+    return line
+
+
+def _beside(names: Sequence[int], limit: int) -> int:
+    """The width of a column of names of up to ``limit`` cells; 0 where most are longer."""
+    within = [size for size in names if size <= limit]
+    return max(within) if 2 * len(within) > len(names) else 0
 
 
 def _squeeze(sizes: list[int], shown: Sequence[int], room: int) -> None:
-    """Take what does not fit from the name down to ``NAME`` cells, then from whichever column is widest."""
-    while (excess := sum(sizes[i] + GAP for i in shown) - GAP - room) > 0:
-        if sizes[0] > NAME:
-            sizes[0] = max(sizes[0] - excess, NAME)
-            continue
-        second, largest = sorted(sizes[i] for i in shown)[-2:] if len(shown) > 1 else (0, sizes[0])
-        if largest <= 2:
+    """Take what does not fit from whichever column is widest."""
+    while sum(sizes[i] + GAP for i in shown) > room:
+        widest = max(shown, key=lambda i: sizes[i])
+        if sizes[widest] <= 2:
             break
-        widest = next(i for i in shown if sizes[i] == largest)
-        sizes[widest] -= min(excess, max(largest - second, 1), largest - 2)
+        sizes[widest] -= 1
 
 
-def _fitting(columns: Sequence[Column], sizes: Sequence[int], width: int) -> list[int]:
-    """Indices of the columns kept: the most droppable go until the rest fits beside the name."""
-    shown = list(range(len(columns)))
-    while droppable := [i for i in shown[1:] if columns[i].drop]:
-        last = max(droppable, key=lambda i: columns[i].drop)
-        name = min(sizes[0], WISH if columns[last].drop >= EXTRA else NAME)
-        if name + sum(sizes[i] + GAP for i in shown[1:]) <= width:
+def _fitting(columns: Sequence[Column], sizes: Sequence[int], room: int, keep: int = 0) -> list[int]:
+    """Indices of the columns beside the name: the most droppable go until the rest fits, but none of ``keep`` or less."""
+    shown = list(range(1, len(columns)))
+    while sum(sizes[i] + GAP for i in shown) > room:
+        last = max(shown, key=lambda i: columns[i].drop)
+        if columns[last].drop <= keep:
             break
         shown.remove(last)
     return shown

@@ -46,11 +46,16 @@ def launches(server: ServerRecord) -> str:
 def short_names(nodeids: Iterable[str]) -> dict[str, str]:
     """Node ids shortened as far as they stay distinct: test, else file::test, else the whole id. Cleaned."""
     ids = list(dict.fromkeys(nodeids))
-    for shorten in (lambda i: i.partition("::")[2] or i, _file_and_test):
+    for shorten in (short_name, _file_and_test):
         names = {i: clean(shorten(i)) for i in ids}
         if len(set(names.values())) == len(ids):
             return names
     return {i: clean(i) for i in ids}
+
+
+def short_name(nodeid: str) -> str:
+    """The test without its file, cleaned."""
+    return clean(nodeid.partition("::")[2] or nodeid)
 
 
 def _file_and_test(nodeid: str) -> str:

@@ -7,13 +7,13 @@ could otherwise pass workflow commands.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from rich.console import Console
 from rich.text import Text
 
-from pytest_llmperf.records.results import Result, ServerRecord, SessionRecord
+from pytest_llmperf.records.results import FAILING, Result, ServerRecord, SessionRecord
 from pytest_llmperf.records.text import clean, number, plural, seconds, settings
 from pytest_llmperf.report import grids, layout, summary
 from pytest_llmperf.report.grids import Grid
@@ -32,15 +32,17 @@ _MESSAGE_STYLES = {
 
 
 def render(
-    session: SessionRecord, *, width: int = 80, color: bool = False, verbosity: int = 0, unicode: bool = True
-) -> str:
+    session: SessionRecord, *, width: int = 80, color: bool = False, verbosity: int = 0, unicode: bool = True,
+    told: Collection[str] = (),
+) -> str:  # fmt: skip
     """The report, ready to print after pytest's own results; lines end with a newline and fit ``width`` cells.
 
     ``verbosity`` below 0 gives problems only and the summary line; above 0 adds repetitions, full configs and what
-    is noted on passed results. Colours are as asked for: ``NO_COLOR`` is the caller's to read.
+    is noted on passed results. ``told`` are the node ids whose failures pytest has printed in full: they have their row
+    and no more. Colours are as asked for: ``NO_COLOR`` is the caller's to read.
     """
     page = _Page(max(width, 20), UNICODE if unicode else ASCII)
-    body = _brief(session, page) if verbosity < 0 else _full(session, page, verbosity > 0)
+    body = _brief(session, page) if verbosity < 0 else _full(session, page, verbosity > 0, told)
     return _printed(body, page.width, color)
 
 
@@ -75,15 +77,11 @@ class _Page:
 
     def table(self, grid: Grid) -> Iterator[Text]:
         """A small table behind the gutter."""
-        for line in layout.lines(self._plain(grid), self.width - 2, self.glyphs):
+        for line in chain(*layout.rows(self._plain(grid), self.width - 2, self.glyphs)):
             yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), line)
 
-    def rows(self, grid: Grid) -> list[Text]:
-        return layout.lines(self._plain(grid), self.width, self.glyphs)
-
-    def line(self, text: str, style: str = "") -> Text:
-        """One line of ours, shortened to the width."""
-        return Text(layout.shorten(self.text(text).plain, self.width, self.glyphs.ellipsis), style)
+    def rows(self, grid: Grid) -> list[list[Text]]:
+        return layout.rows(self._plain(grid), self.width, self.glyphs, self.glyphs.gutter)
 
     def _plain(self, grid: Grid) -> Grid:
         if not self.glyphs.ascii_only:
@@ -92,30 +90,33 @@ class _Page:
         return Grid(grid.columns, tuple(rows))
 
 
-def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
+def _full(session: SessionRecord, page: _Page, verbose: bool, told: Collection[str]) -> Iterator[Text]:
     groups = summary.groups(session)
     ordered = [r for _, results in groups for r in results]
     if ordered:
         short = summary.short_names(r.test for r in ordered)  # the engine is said above the rows
         grid = grids.results(ordered, {r.nodeid: short[r.test] for r in ordered})
         heading, *rows = page.rows(layout.with_bars(layout.with_one_unit(grid), ordered, page.glyphs))
-        yield heading
+        yield from heading
         remaining = iter(rows)
     first: dict[str, ServerRecord] = {}
     for server, results in groups:
         like = first.setdefault(summary.label(server), server)
         yield from _server(server, page, verbose, like if like is not server and not results else None)
         for result in results:
-            yield next(remaining)
+            yield from next(remaining)
             for launch in result.launches if verbose else ():
                 values = " ".join(map(number, launch.values))
                 said = f"launch {launch.id}, {launch.role}: {number(launch.value)}, repetitions {values}"
                 yield from page.gutter(said, "dim", hang=2)
-    for lines in _errors(ordered, page):
-        yield Text()
-        yield from lines
+    failures = [failure for server in session.servers for failure in server.failures]  # told above their tests' rows
+    for cause, lines in _errors(ordered, page):
+        if not any(failure.startswith(cause) for failure in failures):
+            yield Text()
+            yield from lines
     for result in ordered:
-        if result.verdict == "error":
+        failed = result.verdict in FAILING or result.verdict == "inconclusive"
+        if result.verdict == "error" or (failed and result.nodeid in told):
             continue
         if summary.state(result) not in summary.FINE or (verbose and summary.remarks(result)):
             yield Text()
@@ -126,8 +127,8 @@ def _full(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
 
 def _server(server: ServerRecord, page: _Page, verbose: bool, like: ServerRecord | None) -> Iterator[Text]:
     """What it is; of a sweep's many only what tells it from the one ``like`` it."""
-    title = f"{page.glyphs.server} {summary.label(server)}  {clean(server.key)}  {summary.launches(server)}"
-    yield page.line(title, "bold")
+    title = f"{summary.label(server)}  {clean(server.key)}  {summary.launches(server)}"
+    yield from page.gutter(title, "bold", hang=2, mark=page.glyphs.server)
     said = _declared(server)
     if verbose:
         took = [f"{clean(k)}={clean(v)}" for k, v in settings(server.effective, skip={"sources"})]
@@ -148,7 +149,7 @@ def _declared(server: ServerRecord) -> list[str]:
     return [f"{clean(k)}={clean(v)}" for k, v in settings(server.config, skip=summary.IN_LABEL)]
 
 
-def _errors(results: Iterable[Result], page: _Page) -> Iterator[Iterator[Text]]:
+def _errors(results: Iterable[Result], page: _Page) -> Iterator[tuple[str, Iterator[Text]]]:
     """What ended before it was judged, told once for each cause."""
     by_cause: dict[str, list[Result]] = {}
     for result in results:
@@ -160,11 +161,12 @@ def _errors(results: Iterable[Result], page: _Page) -> Iterator[Iterator[Text]]:
         if len(found) > 1:
             which = f"error: {plural(len(found), 'result')} of {summary.listed(names[r.nodeid] for r in found)}"
         remarks = dict.fromkeys(remark for r in found for remark in summary.remarks(r))
-        yield chain(
+        lines = chain(
             page.gutter(which, STYLES["error"], hang=2, mark=page.glyphs.marks["error"]),
             page.gutter(cause),
             *(page.bullet(remark) for remark in remarks),
         )
+        yield cause, lines
 
 
 def _explained(result: Result, session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Text]:
@@ -206,8 +208,9 @@ def _closing(session: SessionRecord, page: _Page, verbose: bool) -> Iterator[Tex
     outdated = summary.outdated(session.results)
     if said or advice or weak or outdated:
         yield Text()
+    names = summary.short_names(r.nodeid for r in session.results)
     for result in weak:
-        yield from page.bullet(f"{clean(result.nodeid)}: {summary.weak(result)}", "yellow")
+        yield from page.bullet(f"{names[result.nodeid]}, {clean(result.metric)}: {summary.weak(result)}", "yellow")
     for line in outdated:
         yield from page.bullet(line, "yellow")
     for kind, text in said:
@@ -245,7 +248,7 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
 
 
 def _brief(session: SessionRecord, page: _Page) -> Iterator[Text]:
-    for lines in _errors(session.results, page):
+    for _, lines in _errors(session.results, page):
         yield from lines
     for result in session.results:
         state = summary.state(result)

@@ -53,7 +53,8 @@ class ServerPool:
     def get(self, config: ServerConfig) -> Server:
         """The running server of ``config``, launched now if it is the first to ask.
 
-        Raises ``LaunchError``; a config that could not be started is not tried again, and fails with the same words.
+        Raises ``LaunchError``; a config that could not be started is not tried again: that is told in full once, later
+        by its first line and where the log is.
         """
         server = self._servers.get(config.key)
         if server is not None and server.launch.attached and server.life.ended(LAST_WORDS_S):
@@ -155,7 +156,7 @@ class ServerPool:
         try:
             server = make()
         except LaunchError as e:
-            self._broken[config.key] = str(e)
+            self._broken[config.key] = _in_short(str(e))
             self.failures.setdefault(config.key, []).append(str(e))
             raise
         self._servers[config.key] = server
@@ -237,3 +238,10 @@ class ServerPool:
     def _note(self, line: str) -> None:
         self.notices.append(line)
         self._tell(line)
+
+
+def _in_short(said: str) -> str:
+    """A failed start as a later test of the config tells it: its first line, the list that this announces, the log."""
+    first, *others = said.splitlines()
+    kept = [x for x in others if x.startswith("full log:") or (first.endswith(":") and x.startswith("  "))]
+    return "\n".join([first, *kept])

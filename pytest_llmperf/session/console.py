@@ -11,6 +11,7 @@ import pytest
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress
 from pytest_llmperf.records.results import SessionRecord
 from pytest_llmperf.report.live import LiveLine
+from pytest_llmperf.session.makereport import is_explained
 
 
 class Status:
@@ -90,8 +91,17 @@ def show(record: SessionRecord, reporter: pytest.TerminalReporter) -> None:
             color=writer.hasmarkup,
             verbosity=reporter.config.getoption("verbose"),
             unicode=encoding.lower().startswith("utf"),
+            told=_told(reporter),
         )
     )
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in github.annotations(record, github.folder_in_checkout(reporter.config.rootpath, os.environ)):
             writer.line(line)
+
+
+def _told(reporter: pytest.TerminalReporter) -> set[str]:
+    """Tests of whose failure pytest has printed the whole."""
+    if reporter.no_summary or reporter.config.getoption("tbstyle") in ("no", "line"):
+        return set()
+    printed = [r for kind in ("failed", "error") for r in reporter.stats.get(kind, ())]
+    return {r.nodeid for r in printed if is_explained(r)}

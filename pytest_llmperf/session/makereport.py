@@ -23,6 +23,9 @@ from pytest_llmperf.report import junit
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.session.server_records import server_record
 
+#: What stands over our words in pytest's report of a failure.
+_SECTION = "llmperf"
+
 
 def conclude(test: PerfTest, item: pytest.Item, report: pytest.TestReport, error: BaseException | None) -> None:
     """Give ``report`` its verdicts: vacuous tests fail, inconclusive ones are skipped, results travel with it."""
@@ -75,7 +78,13 @@ def _explain(report: pytest.TestReport, results: tuple[Result, ...]) -> None:
     add = getattr(report.longrepr, "addsection", None)
     failed = [r for r in results if (r.verdict in FAILING or r.verdict == "inconclusive") and r.value is not None]
     if add is not None and failed:
-        add("llmperf", "\n\n".join("\n".join(explain(r)) for r in failed) + "\n")
+        add(_SECTION, "\n\n".join("\n".join(explain(r)) for r in failed) + "\n")
+
+
+def is_explained(report: pytest.TestReport) -> bool:
+    """Whether ``report`` says all of why its test failed, in our words."""
+    sections = getattr(report.longrepr, "sections", ())
+    return isinstance(report.longrepr, str) or any(name == _SECTION for name, *_ in sections)
 
 
 def _payload(

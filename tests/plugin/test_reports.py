@@ -52,6 +52,29 @@ def test_verbosity(recorded: Project) -> None:
     verbose.stdout.fnmatch_lines(["*effective *attention_backend=fa3*", "*repetitions*", "*reproduce: pytest *"])
 
 
+def test_a_failure_is_told_once_in_full(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pytest prints it; by us where it does not."""
+    monkeypatch.setenv("FAKE_ITL_MS", "8")
+    said = "beyond its band"
+    result = recorded.run_here()
+    result.stdout.fnmatch_lines(["*= FAILURES =*", "*- llmperf -*", f"*{said}*", "  band *", "*= llmperf =*"])
+    ours = section(result).split("short test summary info")[0]
+    assert re.search(r"^✗ test_decode .* regressed", ours, re.M)
+    assert said not in ours
+    assert said in section(recorded.run_here("--tb=no")).split("short test summary info")[0]
+
+
+def test_a_failed_start_is_told_once_in_full(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CRASH", "oom")
+    project.suite(SUITE + SUITE.partition("\n\n\n")[2].replace("test_decode", "test_other"))
+    result = project.run_here()
+    result.assert_outcomes(errors=2)
+    out = str(result.stdout)
+    assert out.count("last lines of its log:") == 1
+    assert out.count("full log:") == 3  # with each test, and with the server in our table
+    assert section(result).split("short test summary info")[0].count("out of GPU memory") == 1
+
+
 def test_colours_are_pytests_to_choose(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in section(recorded.run_here("--color=yes"))
     monkeypatch.setenv("NO_COLOR", "1")

@@ -215,7 +215,7 @@ def test_tables_of_gaps_sweeps_and_loads_agree_with_the_json(
     [gap], [sweep], [curve] = stored["gaps"], stored["sweeps"], stored["curves"]
     expected = {
         ("test_single_stream", gap["reference"]): [
-            gap["value"], gap["reference_value"], gap["ratio"], *gap["interval"], *gap["launches"],
+            gap["ratio"], *gap["interval"], gap["value"], gap["reference_value"], *gap["launches"],
         ],
         ("base",): [sweep["base_value"], 1.0, sweep["base_launches"]],
         **{

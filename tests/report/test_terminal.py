@@ -204,7 +204,7 @@ def test_a_sweeps_servers_are_told_apart_by_what_differs() -> None:
 
 def test_sweep_and_gap() -> None:
     out = terminal.render(samples.FULL, width=140)
-    assert re.search(r"▼ test_single_stream .* 63\.61 +vllm +82\.53 +0\.771x +\[0\.759, 0\.783\] +3 vs 1", out)
+    assert re.search(r"▼ test_single_stream .* vllm +0\.771x +\[0\.759, 0\.783\] +63\.61 vs 82\.53 +3 vs 1", out)
     sweep = out[out.index("sweep of nccl on sglang") :]
     rows = ("base  ", "trtllm_mla", "nccl.proto=LL", "nccl.proto=Simple", "=triton  ", "base: nccl.proto=default")
     order = [sweep.index(s) for s in rows]
@@ -231,7 +231,7 @@ def test_a_value_without_a_base_is_no_failure() -> None:
 def test_metrics_that_follow_from_others_are_told_when_asked() -> None:
     others = [replace(samples.SWEEP, metric=m) for m in ("tpot_ms", "ttft_ms")]
     record = SessionRecord({}, sweeps=(samples.SWEEP, *others))
-    assert re.findall(r"sglang: (\w+),", terminal.render(record, width=140)) == ["decode_tok_s", "ttft_ms"]
+    assert re.findall(r"test_nccl: (\w+),", terminal.render(record, width=140)) == ["decode_tok_s", "ttft_ms"]
     assert "tpot_ms" in terminal.render(record, width=140, verbosity=1)
     assert "tpot_ms" in terminal.render(SessionRecord({}, sweeps=(others[0],)), width=140)
 
@@ -331,3 +331,62 @@ def test_what_many_errors_have_in_common_is_told_once() -> None:
     assert "✗ error: 8 results of test_0, test_1, test_2, test_3, test_4 and 3 more\n" in out
     assert out.count("out of GPU memory") == 1
     assert "llmperf: 8 error" in out
+
+
+LONG = "test_decode[a_long_prompt_with_much_text_in_it]"
+
+
+def _named(name: str, *metrics: str) -> tuple[Result, ...]:
+    return tuple(replace(samples.PASSED, nodeid=f"t.py::{name}", test=f"t.py::{name}", metric=m) for m in metrics)
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_names_are_whole_at_every_width(width: int) -> None:
+    """Folded where the terminal is narrower than the name; shortened nowhere."""
+    results = (*samples.FULL.results, *_named(LONG, "decode_tok_s"))
+    out = terminal.render(replace(samples.FULL, results=results), width=width)
+    table = out[: out.index("\n\n")].replace("\n│ xt_in_it]", "xt_in_it]")
+    for r in results:
+        assert re.search(rf"^[✓✗?▲+] {re.escape(r.test.partition('::')[2])}( |$)", table, re.M), r.test
+    assert "…" not in table
+
+
+def test_a_long_name_stands_above_its_row_and_takes_no_column() -> None:
+    results = (samples.PASSED, samples.REGRESSED, *_named(LONG, "decode_tok_s"))
+    out = terminal.render(replace(samples.GREEN, results=results), width=80).splitlines()
+    assert {"band", "change", "verdict"} <= set(out[0].split())
+    at = next(i for i, line in enumerate(out) if line == f"✓ {LONG}")
+    assert out[at + 1].startswith("│ ")
+    assert out[at + 1].index("79.93") == out[at - 1].index("63.61")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_rows_of_gaps_say_their_metric(width: int) -> None:
+    gaps = tuple(replace(samples.GAP, metric=m, higher_is_better=m != "ttft_ms") for m in ("decode_tok_s", "ttft_ms"))
+    out = terminal.render(SessionRecord({}, gaps=gaps), width=width)
+    rows = [line for line in out.splitlines() if line.endswith("0.771x") or "0.771x " in line]
+    assert [re.findall(r"decode_tok_s|ttft_ms", row) for row in rows] == [["decode_tok_s"], ["ttft_ms"]]
+
+
+def test_sweeps_of_two_tests_are_told_apart() -> None:
+    sweeps = (samples.SWEEP, replace(samples.SWEEP, test="t.py::test_other"))
+    out = terminal.render(SessionRecord({}, sweeps=sweeps), width=140)
+    assert re.findall(r"sweep of nccl on sglang, (\w+): decode_tok_s", out) == ["test_nccl", "test_other"]
+
+
+def test_what_pytest_has_told_in_full_has_its_row_alone() -> None:
+    told = {r.nodeid for r in samples.FULL.results}
+    out = terminal.render(samples.FULL, width=200, told=told)
+    assert _row(out, "test_single_stream").split()[-2] == "regressed"
+    assert "below the band on 2 fresh launches" not in out
+    assert "SM clock 480 MHz" not in out
+    assert "▲ improved: tests/perf/test_decode.py::test_ttft" in out, "no failure, and so told by nobody else"
+
+
+def test_a_server_that_did_not_start_is_told_above_its_rows_alone() -> None:
+    cause = samples.BROKEN.failures[0].partition(";")[0]
+    dead = tuple(replace(r, server=samples.BROKEN.key, engine="vllm", verdict="error", value=None, reasons=(cause,))
+                 for r in _named("test_dead", "decode_tok_s", "ttft_ms"))  # fmt: skip
+    out = terminal.render(SessionRecord({}, (samples.BROKEN,), dead), width=200)
+    assert out.count(cause) == 1
+    assert terminal.render(SessionRecord({}, (samples.BROKEN,), dead), width=200, verbosity=-1).count(cause) >= 1

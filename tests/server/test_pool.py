@@ -52,7 +52,9 @@ def test_a_config_that_cannot_start_is_tried_once(pools: Pools, tmp_path: Path) 
         pool.get(asked)
     with pytest.raises(LaunchError) as second:
         pool.get(asked)
-    assert str(first.value) == str(second.value)
+    cause, *_, log = str(first.value).splitlines()
+    assert "last lines of its log:" in str(first.value)
+    assert str(second.value) == f"{cause}\n{log}"
     assert launches(tmp_path) == 1
     assert pool.failures == {asked.key: [str(first.value)]}
 
