@@ -186,7 +186,7 @@ def _squeeze(sizes: list[int], shown: Sequence[int], room: int) -> None:
 
 
 def _fitting(columns: Sequence[Column], sizes: Sequence[int], room: int, keep: int = 0) -> list[int]:
-    """Indices of the columns beside the name: the most droppable go until the rest fits, but none of ``keep`` or less."""
+    """Indices of the columns beside the name: the most droppable go until all fit, none of ``keep`` or less."""
     shown = list(range(1, len(columns)))
     while sum(sizes[i] + GAP for i in shown) > room:
         last = max(shown, key=lambda i: columns[i].drop)
