@@ -70,6 +70,17 @@ SERVER = {
     "startup_timeout": "seconds without progress before a start is given up; not part of the identity",
     "allow_mismatch": "effective-config fields whose difference is a note, not an error; not part of the identity",
 }
+COMMAND = """\
+# The `llmperf` command
+
+Exit codes: 0 well, 1 failed or something is worse, 2 wrong usage, and of `compare` that something could not be
+compared (another unit, definition or workload, a test that is gone), 4 misconfigured, 130 interrupted. `--json` prints
+what a verb lists as JSON: the values that tables are made of, with all their digits. Tables fit the terminal
+(`COLUMNS` says another width); characters that it cannot show are escaped.
+
+Completion in the shell comes from `argcomplete` (`pip install 'pytest-llmperf[completion]'`):
+`eval "$(register-python-argcomplete llmperf)"` in the shell's start-up file.
+"""
 AB = {
     "a": "keys of `llm_server` that this side overrides; `command`, a list of words, starts another build",
     "b": "the same for the other side",
@@ -370,7 +381,7 @@ def hook_words(hook: Callable[..., Any]) -> tuple[str, str]:
 def _command() -> str:
     os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal
     parts = "".join(f"## `llmperf {c.name}`\n\n```text\n{help_of(c.name)}```\n\n" for c in main.COMMANDS)
-    return f"# The `llmperf` command\n\n{parts}Exit codes: 0 well, 1 failed, 4 misconfigured, 130 interrupted.\n"
+    return f"{COMMAND}\n{parts}"
 
 
 def help_of(name: str) -> str:

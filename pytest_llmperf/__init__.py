@@ -7,6 +7,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.measure.metrics import Metric as Metric
 
+__version__ = "0.1.0"
 __all__ = ["Metric", "perf"]
 
 #: ``@perf`` or ``@perf(target=82.5, metric="decode_tok_s", ...)``: gate a test's metrics against its baseline.

@@ -87,11 +87,12 @@ def _compared(a: Result, b: Result, terms: _Terms) -> Compared:
     shared = {x.id for x in a.launches} & {x.id for x in b.launches}
     was, now = ([x.values for x in r.launches if x.id not in shared and x.values] for r in (a, b))
     differences = _differences(a, b)
-    head = (b.test, b.engine, b.metric, b.unit, a.value, b.value)
+    head = (b.test, b.engine, b.metric, a.unit if a.unit == b.unit else f"{a.unit} / {b.unit}", a.value, b.value)
     counts = (len(was), len(now))
     sound = all(v > 0 and math.isfinite(v) for values in (*was, *now) for v in values)
-    if _identity(a) != _identity(b):
-        reason = "the workloads differ"
+    unlike = _unlike(a, b)
+    if unlike:
+        reason = unlike
     elif "invalid" in (a.verdict, b.verdict) or not sound:
         reason = "a measurement is invalid"
     elif shared and not (was and now):
@@ -123,6 +124,17 @@ def _judged(gate: Gate, launches: Sequence[Sequence[float]]) -> Outcome:
     if len(launches) > 1 and (seen.verdict == "suspect" or seen.faster):
         return gate.confirm(launches[1:])
     return seen
+
+
+def _unlike(a: Result, b: Result) -> str:
+    """What keeps two measurements from being of the same quantity, if anything does."""
+    if a.unit != b.unit:
+        return f"the units differ: {a.unit} in A, {b.unit} in B"
+    if a.higher_is_better != b.higher_is_better:
+        return f"the metric differs: {a.direction} is better in A, {b.direction} in B"
+    if a.fingerprint.get("definitions") != b.fingerprint.get("definitions"):
+        return "the metric's definition differs between the versions of pytest-llmperf"
+    return "the workloads differ" if _identity(a) != _identity(b) else ""
 
 
 def _differences(a: Result, b: Result) -> tuple[Difference, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,25 +13,20 @@ from pytest_llmperf.baselines.drop import drop
 from pytest_llmperf.baselines.series import Series, seconds
 from pytest_llmperf.baselines.update import lock
 from pytest_llmperf.cli.collect import collect
-from pytest_llmperf.cli.shared import add_folder, folder_of, grid, print_grid, say
+from pytest_llmperf.cli.shared import add_folder, add_json, folder_of, grid, print_by_test, print_grid, print_json, say
 from pytest_llmperf.cli.stored_priors import StoredPriors
 from pytest_llmperf.errors import BaselineError, ConfigError
-from pytest_llmperf.records.text import number, plural
-from pytest_llmperf.report.grids import Column
+from pytest_llmperf.records.encode import plain
+from pytest_llmperf.records.text import clean, number, plural
+from pytest_llmperf.report.grids import Column, Row
 from pytest_llmperf.server.state import state_dir
 
 _DAY = 86_400
 _COLUMNS = (
-    *(
-        Column("test"),
-        Column("engine", drop=8),
-        Column("hardware", drop=7),
-        Column("metric"),
-        Column("value", right=True),
-    ),
-    *(Column("unit", drop=7), Column("launches", right=True), Column("epochs", right=True, drop=9)),
-    Column("days old", right=True, drop=10),
-)
+    Column("test"), Column("engine", drop=8), Column("metric", drop=7), Column("value", right=True),
+    Column("unit", drop=2), Column("launches", right=True), Column("epochs", right=True, drop=9),
+    Column("days old", right=True, drop=10), Column("hardware", drop=6),
+)  # fmt: skip
 _DETAIL = (
     *(Column("launch"), Column("recorded", drop=1), Column("host", drop=2), Column("cache", drop=3)),
     *(Column("metric"), Column("repetitions")),
@@ -48,12 +44,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
     show = action("show", _show, "List the stored baselines, or tell all about those of one test")
     show.add_argument("test", nargs="?", help="Test id, or a part of it")
+    add_json(show)
     for name, run, what in (
         ("unused", _unused, "List baselines whose test is not collected any more, and what it may be called now"),
         ("prune", _prune, "Remove the baselines that 'unused' lists"),
     ):
         sub = action(name, run, what)
         sub.add_argument("pytest_args", nargs="*", metavar="PYTEST_ARG", help="After --: what pytest shall collect")
+        if name == "unused":
+            add_json(sub)
     rename = action("rename", _rename, "Give a test's baselines to its new name; a module's path renames all its tests")
     rename.add_argument("old", help="Test id that the baselines have")
     rename.add_argument("new", help="Test id that they shall have")
@@ -79,18 +78,21 @@ def _show(args: argparse.Namespace) -> int:
         try:
             series = store.read(path)
         except BaselineError as error:
-            say(f"broken: {error}", "bold red")
+            print(clean(f"broken: {error}"), file=sys.stderr)
             broken += 1
             continue
         if not args.test or args.test in series.test:
             found.append(series)
-    exact = [s for s in found if s.test == args.test]
-    for series in exact:
-        _detail(folder, series)
-    if found and not exact:
+    found = [s for s in found if s.test == args.test] or found
+    if args.json:
+        print_json([{"path": _path(folder, s), **plain(s)} for s in found])
+    elif args.test and len({s.test for s in found}) == 1:
+        for series in found:
+            _detail(folder, series)
+    elif found:
         priors = StoredPriors(folder, {m for s in found for m in (s.engine, *history.names(s))})
-        print_grid(grid(_COLUMNS, (row for s in found for row in _rows(folder, s, priors))))
-    if not found:
+        print_by_test(_COLUMNS, (Row(row) for s in found for row in _rows(folder, s, priors)))
+    else:
         say(f"no baseline{f' of a test like {args.test!r}' if args.test else ''} in {folder}")
     return 1 if broken or not found else 0
 
@@ -100,15 +102,14 @@ def _rows(folder: Path, series: Series, priors: StoredPriors) -> Iterator[tuple[
     for metric in history.metrics(series, priors.metrics):
         told = history.of(series, metric, folder, priors.of(series.engine, series.fingerprint, metric.name))
         yield (
-            *(series.test, series.engine, series.fingerprint.label, metric.name, number(told.center), told.unit),
-            *(str(len(series.launches(metric.name))), str(len(series.epochs)), f"{age:.0f}"),
+            *(series.test, series.engine, metric.name, number(told.center), told.unit),
+            *(str(len(series.launches(metric.name))), str(len(series.epochs)), f"{age:.0f}", series.fingerprint.label),
         )
 
 
 def _detail(folder: Path, series: Series) -> None:
-    path = store.path_of(folder, series.test, series.engine, series.fingerprint)
     say(f"{series.test} [{series.engine}]", "bold")
-    say(f"  {path}")
+    say(f"  {_path(folder, series)}")
     for name, value in series.fingerprint.fields.items():
         say(f"  {name} = {value}")
     for number_, epoch in enumerate(series.epochs):
@@ -124,10 +125,17 @@ def _detail(folder: Path, series: Series) -> None:
         say(f"  {name} = {value}")
 
 
+def _path(folder: Path, series: Series) -> Path:
+    return store.path_of(folder, series.test, series.engine, series.fingerprint)
+
+
 def _unused(args: argparse.Namespace) -> int:
     folder = folder_of(args)
     collected = collect(_engines(folder), args.pytest_args)
     paths = unused.unused(folder, collected)
+    if args.json:
+        print_json([{"test": s.test, "engine": s.engine, "path": _path(folder, s)} for s in map(store.read, paths)])
+        return 1 if paths else 0
     for path in paths:
         series = store.read(path)
         say(f"unused: {series.test} [{series.engine}]  {path.relative_to(folder)}")

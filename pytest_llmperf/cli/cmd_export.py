@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"no report format {args.format!r}{nearest(args.format, known)}")
     text = known[args.format](jsonfile.load(args.file))
     if args.output is None:
-        sys.stdout.write(text)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())  # a document is UTF-8 whatever the terminal is
     else:
         jsonfile.write(args.output, text)
     return 0

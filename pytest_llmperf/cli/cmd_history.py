@@ -7,8 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_llmperf.baselines import history, store
-from pytest_llmperf.cli.shared import add_folder, folder_of, grid, least_effect, print_grid, say
+from pytest_llmperf.cli.shared import (
+    add_folder,
+    add_json,
+    folder_of,
+    glyphs,
+    grid,
+    least_effect,
+    print_grid,
+    print_json,
+    say,
+)
 from pytest_llmperf.cli.stored_priors import StoredPriors
+from pytest_llmperf.errors import did_you_mean
+from pytest_llmperf.measure.metrics import METRICS
 from pytest_llmperf.records import jsonfile
 from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.records.text import number, percent, plural
@@ -23,6 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", help="Only this metric")
     parser.add_argument("--engine", help="Only this engine")
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write one self-contained HTML page instead")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,13 +43,16 @@ def run(args: argparse.Namespace) -> int:
     folder = folder_of(args)
     found = list(_chosen(args, folder))
     if not found:
-        say(f"no history of {args.test or 'any test'} in {folder}")
+        say(f"no history of {args.test or 'any test'} in {folder}{_nearest(args, folder)}")
         return 1
     if args.html:
         from pytest_llmperf.report import html  # needs the extra "report"
 
         jsonfile.write(args.html, html.history_page(found))
         say(f"{plural(len(found), 'series', 'series')} in {args.html}")
+        return 0
+    if args.json:
+        print_json(found)
         return 0
     for told in found:
         _draw(told)
@@ -54,16 +70,23 @@ def _chosen(args: argparse.Namespace, folder: Path) -> Iterator[History]:
                 yield history.of(series, metric, folder, prior, min_effect=least)
 
 
+def _nearest(args: argparse.Namespace, folder: Path) -> str:
+    engines = [home.name for home in folder.iterdir() if home.is_dir()]
+    asked = ((args.engine, engines), (args.metric, METRICS))
+    return "".join(did_you_mean(said, known) for said, known in asked if said and said not in known)
+
+
 def _draw(told: History) -> None:
     """One line a launch with a dot between the lowest and the highest value; changes of level between the lines."""
     band = f", band {number(told.band[0])} to {number(told.band[1])} on host {told.host}" if told.band else ""
     say(f"{told.test} [{told.engine}] {told.metric} ({told.unit}{band})  {told.path}", "bold")
+    marks = glyphs()
     low, high = (f(p.value for p in told.points) for f in (min, max))
     changes = {c.index: c for c in told.changes}
     rows = []
     for i, point in enumerate(told.points):
         dot = round((point.value - low) / (high - low) * (_BAR - 1)) if high > low else _BAR // 2
-        line = " " * dot + "•"
+        line = " " * dot + marks.bullet
         rows.append(
             (
                 point.recorded[:16].replace("T", " "),
@@ -73,7 +96,7 @@ def _draw(told: History) -> None:
             )
         )
     columns = (
-        *(Column("recorded"), Column(told.unit, right=True), Column(f"{number(low)} … {number(high)}")),
+        *(Column("recorded"), Column(told.unit, right=True), Column(f"{number(low)} {marks.ellipsis} {number(high)}")),
         *(Column("engine", drop=2), Column("host", drop=1), Column("level")),
     )
     print_grid(grid(columns, rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_llmperf.baselines.series import utc
-from pytest_llmperf.cli.shared import grid, print_grid, say
+from pytest_llmperf.cli.shared import add_json, grid, print_grid, print_json, say
 from pytest_llmperf.report.grids import Column
 from pytest_llmperf.server import kept
 from pytest_llmperf.server.state import state_dir
@@ -20,6 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     listed = actions.add_parser("list", help="List the kept servers", description="List the kept servers")
     listed.set_defaults(action=_list)
+    add_json(listed)
     stop = actions.add_parser("stop", help="Stop kept servers", description="Stop kept servers (default: all of them)")
     stop.add_argument("ids", nargs="*", metavar="ID", help="Launch id, or its beginning")
     stop.set_defaults(action=_stop)
@@ -39,7 +40,9 @@ def _list(args: argparse.Namespace) -> int:
         )
         for k in kept.list_kept(state)
     ]
-    if rows:
+    if args.json:
+        print_json([dict(zip((c.title for c in _COLUMNS), row, strict=True)) for row in rows])
+    elif rows:
         print_grid(grid(_COLUMNS, rows))
     else:
         say("no kept servers")

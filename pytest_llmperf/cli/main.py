@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
-from pytest_llmperf.errors import ConfigError, LlmperfError
+import pytest_llmperf
+from pytest_llmperf.errors import ConfigError, LlmperfError, nearest
 
 #: As pytest: a misconfiguration is not a failure.
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 4, 130
@@ -42,10 +46,18 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``llmperf``; returns the exit code. Errors of ours are one message, never a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show ends nothing
     try:
+        _complete()
         args = _parser(words[0] if words else None).parse_args(words)
         code: int = args.run(args)
+        sys.stdout.flush()
         return code
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return EXIT_FAILED
     except LlmperfError as error:
         print(f"llmperf: error: {error}", file=sys.stderr)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
@@ -53,11 +65,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+class _Parser(argparse.ArgumentParser):
+    """Offers the nearest of the names where one is wrong (argparse can, from Python 3.14 on)."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                action, f"there is no {value!r}{nearest(str(value), map(str, action.choices))}"
+            )
+
+
+def _complete() -> None:
+    """Answer a shell that asks for completions, and end."""
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete  # the shell's hook comes with it
+
+        argcomplete.autocomplete(_parser(next(iter(os.environ["COMP_LINE"].split()[1:]), None)))
+
+
 def _parser(wanted: str | None) -> argparse.ArgumentParser:
     """Every sub-command by name; only the ``wanted`` one is imported."""
-    parser = argparse.ArgumentParser(
-        prog="llmperf", description="Look after the baselines, servers and reports of pytest-llmperf"
-    )
+    parser = _Parser(prog="llmperf", description="Look after the baselines, servers and reports of pytest-llmperf")
+    parser.add_argument("--version", action="version", version=f"pytest-llmperf {pytest_llmperf.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         sub = commands.add_parser(command.name, help=command.help, description=command.help)

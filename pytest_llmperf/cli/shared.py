@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,9 +16,12 @@ from rich.text import Text
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.options import project_settings
+from pytest_llmperf.records.encode import plain
 from pytest_llmperf.records.text import clean
 from pytest_llmperf.report import layout
 from pytest_llmperf.report.grids import Column, Grid, Row
+from pytest_llmperf.report.layout import Glyphs
+from pytest_llmperf.report.summary import short_names
 
 _PIPED_WIDTH = 160
 
@@ -62,12 +67,35 @@ def console() -> Console:
     return Console(width=_PIPED_WIDTH if piped else None, highlight=False, markup=False, emoji=False)
 
 
+def glyphs() -> Glyphs:
+    """The characters that standard output can show."""
+    return layout.UNICODE if console().encoding == "utf-8" else layout.ASCII
+
+
 def print_grid(grid: Grid) -> None:
     """A table as the session's report draws it, fitted to the width of the terminal."""
     out = console()
-    glyphs = layout.UNICODE if out.encoding == "utf-8" else layout.ASCII
-    for line in chain(*layout.rows(grid, out.width, glyphs)):
+    for line in chain(*layout.rows(grid, out.width, glyphs())):
         out.print(line, soft_wrap=True)
+
+
+def print_by_test(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    """A table whose first columns are test, engine and metric: names as short as they can be, and the metric kept where
+    it alone tells two rows apart. Cells are made inert."""
+    made = [replace(row, cells=tuple(map(clean, row.cells))) for row in rows]
+    names = short_names(row.cells[0] for row in made)
+    several = len({row.cells[:2] for row in made}) < len(made)
+    kept = (replace(c, drop=0) if several and c.title == "metric" else c for c in columns)
+    print_grid(Grid(tuple(kept), tuple(replace(r, cells=(names[r.cells[0]], *r.cells[1:])) for r in made)))
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="Print JSON")
+
+
+def print_json(found: object) -> None:
+    """Values of ours as JSON on standard output."""
+    print(json.dumps(plain(found), indent=2))
 
 
 def grid(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> Grid:

@@ -10,6 +10,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
 from pytest_llmperf.records.results import Result
+from pytest_llmperf.records.text import clean
 from pytest_llmperf.report.grids import Column, Grid, Row
 
 #: Columns with a ``drop`` of this go only where even a name on a line of its own leaves them no room.
@@ -130,6 +131,9 @@ def rows(grid: Grid, width: int, glyphs: Glyphs, lead: str = " ") -> list[list[T
     Names are whole: one that is too long for its column stands above its row, and all do where most are. ``lead``
     begins the lines that continue a row, which could otherwise begin with a stranger's text.
     """
+    if glyphs.ascii_only:
+        plain_rows = (Row(tuple(clean(c, ascii_only=True) for c in r.cells), r.tone) for r in grid.rows)
+        grid = Grid(grid.columns, tuple(plain_rows))
     table = [tuple(c.title for c in grid.columns), *(row.cells for row in grid.rows)]
     sizes = [max(cell_len(cells[i]) for cells in table) for i in range(len(grid.columns))]
     marked = any(row.tone for row in grid.rows)

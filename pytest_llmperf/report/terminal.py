@@ -77,17 +77,11 @@ class _Page:
 
     def table(self, grid: Grid) -> Iterator[Text]:
         """A small table behind the gutter."""
-        for line in chain(*layout.rows(self._plain(grid), self.width - 2, self.glyphs)):
+        for line in chain(*layout.rows(grid, self.width - 2, self.glyphs)):
             yield Text.assemble((f"{self.glyphs.gutter} ", "dim"), line)
 
     def rows(self, grid: Grid) -> list[list[Text]]:
-        return layout.rows(self._plain(grid), self.width, self.glyphs, self.glyphs.gutter)
-
-    def _plain(self, grid: Grid) -> Grid:
-        if not self.glyphs.ascii_only:
-            return grid
-        rows = (grids.Row(tuple(clean(c, ascii_only=True) for c in r.cells), r.tone) for r in grid.rows)
-        return Grid(grid.columns, tuple(rows))
+        return layout.rows(grid, self.width, self.glyphs, self.glyphs.gutter)
 
 
 def _full(session: SessionRecord, page: _Page, verbose: bool, told: Collection[str]) -> Iterator[Text]:

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Any
 
+import pytest
+
+import pytest_llmperf
 from pytest_llmperf.baselines import store, unused
 from pytest_llmperf.baselines.series import utc
 from pytest_llmperf.baselines.update import Fresh
@@ -150,7 +152,8 @@ class SessionFinish:
                 "hardware": asdict(hardware),
                 "versions": {
                     "python": platform.python_version(),
-                    **{name: _version(name) for name in ("pytest", "pytest-llmperf")},
+                    "pytest": pytest.__version__,
+                    "pytest-llmperf": pytest_llmperf.__version__,
                 },
                 "interrupted": interrupted,
                 "messages": self._messages,
@@ -259,11 +262,3 @@ def _home(folder: Path, engine: str, path: PurePath) -> Path:
 
 def _relative(path: Path, root: Path) -> Path:
     return path.relative_to(root) if root in path.parents else path
-
-
-def _version(name: str) -> str:
-    """A plugin that is loaded from its source tree (``-p pytest_llmperf.plugin``) has no metadata."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
