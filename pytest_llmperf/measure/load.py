@@ -23,6 +23,7 @@ from pytest_llmperf.measure.client.request_outcome import RequestOutcome, finish
 from pytest_llmperf.measure.client.swarm import Finished, Swarm
 from pytest_llmperf.measure.client.timing import pace
 from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes, unknown_rates
+from pytest_llmperf.measure.latencies import Latencies
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup
@@ -193,6 +194,7 @@ def _conclude(asker: Asker, warmup: Warmup, watch: Watch, ended: Sequence[Ended]
         invalid=tuple(invalid),
         notes=tuple(notes),
         evidence={**asker.evidence, **client_evidence(outcomes, watch.client_s), **evidence, **_spread(ended)},
+        latencies=Latencies.of(outcomes),
     )
     return Run(measurement, [record(o) for o in outcomes])
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.measure.request_record import RequestRecord
 from pytest_llmperf.measure.workloads import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmperf.measure.latencies import Latencies
 
 #: Version of the metric definitions (part of every fingerprint): raise it when a definition changes.
 DEFINITIONS = 1
@@ -109,6 +112,7 @@ class Measurement:
     """JSON-ready: chunks per token, delay p99, client CPU, cache hits, counters before and after, ..."""
     metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     """What may be in ``values``, ours and plugins'."""
+    latencies: Latencies | None = None
 
 
 class MetricValue(float):

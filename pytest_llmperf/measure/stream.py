@@ -19,6 +19,7 @@ from pytest_llmperf.measure.client.connection import Connection
 from pytest_llmperf.measure.client.request_outcome import RequestOutcome
 from pytest_llmperf.measure.client.timing import Timing, pace
 from pytest_llmperf.measure.evidence import client_evidence, failed, reasons, run_notes, unknown_rates
+from pytest_llmperf.measure.latencies import Latencies
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.measuring_progress import MeasuringProgress, Say, silent
 from pytest_llmperf.measure.metrics import Measurement, Warmup
@@ -162,5 +163,6 @@ def _conclude(
             **evidence,
             "precision": relative_error(rates),
         },
+        latencies=Latencies.of(outcomes),
     )
     return Run(measurement, [record(o) for o in outcomes])

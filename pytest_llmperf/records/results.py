@@ -59,6 +59,23 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """Waits in ms over the launches that decided: ``ttft_ms`` by request, ``itl_ms`` by token. ``percentiles`` by name
+    (``p0`` the least, ``p100`` the most). ``counts`` (b,) between ``edges`` (b + 1,); what lies beyond the last edge is
+    in ``count`` alone."""
+
+    metric: str
+    count: int
+    percentiles: Mapping[str, float]
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Distribution:
+        return build(cls, data, edges=tuple(data["edges"]), counts=tuple(data["counts"]))
+
+
+@dataclass(frozen=True)
 class Result:
     """One metric of one test. ``value`` is over the launches that decided; ``band`` the limits they were held to;
     ``mde`` the smallest relative drop seen with 80 % power; ``change`` is value / baseline - 1."""
@@ -98,6 +115,7 @@ class Result:
     """``mde`` exceeds what must not go unseen (the test's ``max_regression``, else 10 %): a pass says little."""
     required_launches: int | None = None
     """Baseline launches that would mend that; None when it is no matter or when none would."""
+    latencies: tuple[Distribution, ...] = ()
 
     @property
     def direction(self) -> str:
@@ -125,6 +143,7 @@ class Result:
                 for x in data["launches"]
             ),
             differences=tuple(build(Difference, x) for x in data.get("differences", ())),
+            latencies=tuple(map(Distribution.from_json, data.get("latencies", ()))),
             **{name: tuple(data.get(name, ())) for name in ("reasons", "guards", "notes")},
         )
 

@@ -69,14 +69,14 @@ class GatedMetric:
     recordable_as: str = ""
     """The verdict without the target, which is what may be recorded depends on."""
     _guards: dict[str, tuple[Guard, ...]] = field(default_factory=dict)
-    _notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _measured: dict[str, Measurement] = field(default_factory=dict)
 
-    def add(self, launch: StoredLaunch, guards: Sequence[Guard], notes: Sequence[str], round_: Round) -> None:
+    def add(self, launch: StoredLaunch, guards: Sequence[Guard], measured: Measurement, round_: Round) -> None:
         """Take one launch's values; the same launch again replaces what it gave before."""
         side = self.confirmed if round_.role == "confirm" else self.screened
         side[:] = [x for x in side if x.id != launch.id] + [launch]
         self._guards[launch.id] = tuple(replace(g, launch=launch.id) for g in guards)
-        self._notes[launch.id] = tuple(notes)
+        self._measured[launch.id] = measured
 
     @property
     def guards(self) -> tuple[Guard, ...]:
@@ -86,10 +86,14 @@ class GatedMetric:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the measurements of the launches that decide noticed, each thing once."""
-        deciding = self.confirmed or self.screened
-        several = len(deciding) > 1
-        said = [f"launch {i}: {n}" if several else n for i, x in enumerate(deciding, 1) for n in self._notes[x.id]]
+        several = len(self.deciding) > 1
+        said = [f"launch {i}: {n}" if several else n for i, m in enumerate(self.deciding, 1) for n in m.notes]
         return tuple(dict.fromkeys(said))
+
+    @property
+    def deciding(self) -> list[Measurement]:
+        """The measurement of each launch that decides."""
+        return [self._measured[x.id] for x in self.confirmed or self.screened]
 
 
 class PerfTest:

@@ -24,6 +24,7 @@ from pytest_llmperf.options import Options
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.latency_distributions import distributions
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.session.revision import revision
@@ -166,7 +167,7 @@ class Baseline:
         gated = self._gated(value)
         assert isinstance(value, MetricValue)
         launch = self._launch(value)
-        gated.add(self._verdicts.stored(value, launch), self._guards(value), value.measurement.notes, self._test.round)
+        gated.add(self._verdicts.stored(value, launch), self._guards(value), value.measurement, self._test.round)
         if not self._test.round.last:
             return True
         if self._test.round.role == "confirm" and not gated.suspect:
@@ -174,7 +175,12 @@ class Baseline:
         found = self._verdicts.decide(self._test, gated, can_confirm=self._can_confirm)
         gated.suspect, gated.recordable_as = found.suspect, found.gate
         noticed = (*found.result.notes, *gated.notes)
-        result = replace(found.result, measurement_s=round(self._test.measuring_s, 3), notes=noticed)
+        result = replace(
+            found.result,
+            measurement_s=round(self._test.measuring_s, 3),
+            notes=noticed,
+            latencies=distributions(m.latencies for m in gated.deciding if m.latencies is not None),
+        )
         gated.result = _recorded(result, self._verdicts.options)
         return found.suspect or self._may_pass(gated.result.verdict)
 
