@@ -54,6 +54,8 @@ OPTIONS = (
            "LLMPERF_API_KEY)", metavar="URL"),
     Option("json", ("--llmperf-json",), "Write the results as JSON", metavar="PATH"),
     Option("html", ("--llmperf-html",), "Write a self-contained HTML report", metavar="PATH"),
+    Option("previous", ("--llmperf-previous",), "JSON of the branch's last run: the HTML report tells what changed "
+           "since", metavar="PATH"),
     Option("export", ("--llmperf-export",), "Write the results in a format that `llmperf export` knows, a "
            "plugin's too; repeat for several", (), many=True, metavar="NAME=PATH"),
     Option("confirm", ("--llmperf-confirm",), "Fresh launches that confirm a suspect before it fails (0: one look "
@@ -82,7 +84,7 @@ OPTIONS = (
            "fingerprint", metavar="NAME"),
 )  # fmt: skip
 
-_PATHS = ("baselines", "log_dir", "json", "html")
+_PATHS = ("baselines", "log_dir", "json", "html", "previous")
 _TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -132,6 +134,7 @@ class Options:
     url: str | None
     json: Path | None
     html: Path | None
+    previous: Path | None
     export: tuple[tuple[str, Path], ...]
     """Report formats by name, and where each goes."""
     confirm: int

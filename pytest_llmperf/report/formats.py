@@ -19,10 +19,15 @@ def _json(data: Any) -> str:
     return json.dumps(data, indent=2, allow_nan=False) + "\n"
 
 
+def page(session: SessionRecord, previous: SessionRecord | None = None) -> str:
+    """The HTML report of a stored session, with the logs that this folder still has."""
+    return html.page(session, logs=html.tails(session, Path.cwd()), previous=previous)
+
+
 FORMATS: Mapping[str, ReportFormat] = {
     "bencher": lambda s: _json(export.bencher(s)),
     "customBiggerIsBetter": lambda s: _json(export.github_action_benchmark(s)["customBiggerIsBetter"]),
     "customSmallerIsBetter": lambda s: _json(export.github_action_benchmark(s)["customSmallerIsBetter"]),
-    "html": lambda s: html.page(s, logs=html.tails(s, Path.cwd())),
+    "html": page,
     "markdown": github.summary,
 }

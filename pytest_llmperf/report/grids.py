@@ -10,6 +10,7 @@ from pytest_llmperf.records.histories import History
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.records.text import MISSING, clean, interval, number, percent, ratio, ratios
 from pytest_llmperf.report import summary
+from pytest_llmperf.report.last_run import LastRun
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,17 @@ _RESULT: Sequence[tuple[Column, Callable[[Result], str]]] = (
 _ALWAYS = frozenset({"value", "verdict"})
 
 
-def results(items: Sequence[Result], names: Mapping[str, str]) -> Grid:
+def results(items: Sequence[Result], names: Mapping[str, str], last: LastRun | None = None) -> Grid:
     """One row a result; a column only where it says something of one. The metric's stays where it alone tells two rows
     of a test apart, the target's where one was missed. ``names`` shortens node ids."""
+    described = [*_RESULT, *([(Column("since last run", right=True), last.change)] if last else [])]
     kept = {
         "metric": len({(r.nodeid, r.server) for r in items}) < len(items),
         "target": any(r.verdict == "below_target" for r in items),
     }
     chosen = [
         (replace(c, drop=0) if kept.get(c.title) else c, cells)
-        for c, f in _RESULT
+        for c, f in described
         if set(cells := [f(r) for r in items]) != {MISSING} or c.title in _ALWAYS
     ]
     return Grid(
@@ -82,6 +84,23 @@ def differences(result: Result) -> Grid:
         (Column("what differs"), Column("baseline"), Column("now")),
         tuple(Row((clean(d.name), clean(d.baseline), clean(d.now))) for d in result.differences),
     )
+
+
+def percentiles(result: Result) -> Grid:
+    """Waits: TTFT by request, ITL by token, in ms."""
+    names = list(dict.fromkeys(name for d in result.latencies for name in d.percentiles))
+    titles = {"p0": "least", "p100": "most"}
+    return Grid(
+        (Column("ms"), *(Column(titles.get(n, n), right=True) for n in names), Column("of", right=True, drop=2)),
+        tuple(
+            Row((WAITS.get(d.metric, clean(d.metric)), *(number(d.percentiles.get(n)) for n in names), str(d.count)))
+            for d in result.latencies
+        ),
+    )
+
+
+#: What the waits of a distribution are called.
+WAITS: Mapping[str, str] = {"ttft_ms": "TTFT, by request", "itl_ms": "ITL, by token"}
 
 
 def launches(result: Result) -> Grid:
@@ -237,6 +256,14 @@ def sweep_title(item: Sweep) -> str:
     value = f", base {summary.with_unit(item.base_value, item.unit)}" if item.base_value is not None else ""
     test = f", {summary.short_name(item.test)}" if item.test else ""
     return f"sweep of {clean(item.name)} on {clean(item.engine)}{test}: {clean(item.metric)}{value}"
+
+
+def by_test(items: Sequence[Curve]) -> list[list[Curve]]:
+    """The curves of each test, which belong into one picture."""
+    found: dict[str, list[Curve]] = {}
+    for item in items:
+        found.setdefault(item.test, []).append(item)
+    return list(found.values())
 
 
 def curve_title(item: Curve) -> str:

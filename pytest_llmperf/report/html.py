@@ -1,4 +1,5 @@
-"""The HTML report: one page without scripts, network or files beside it. Needs the extra ``report`` (jinja2).
+"""The HTML report: one page without scripts, network or files beside it. Needs the extra ``report`` (jinja2). Its
+verdicts are filtered and sorted by the style sheet alone.
 
 Every text is cleaned and escaped on its way into the template, whatever the template does, and a content security
 policy in the page allows nothing but its own style sheet.
@@ -17,6 +18,7 @@ from pytest_llmperf.records import text as words
 from pytest_llmperf.records.histories import History
 from pytest_llmperf.records.results import Result, SessionRecord
 from pytest_llmperf.report import grids, summary
+from pytest_llmperf.report.last_run import LastRun
 
 if TYPE_CHECKING:
     import jinja2
@@ -28,24 +30,36 @@ _TAIL_BYTES = 256 * 1024
 _BREAKS = re.compile(r"/|::|_|\.(?=\w)")
 
 
-def page(session: SessionRecord, history: Sequence[History] = (), logs: Mapping[str, str] | None = None) -> str:
+def page(
+    session: SessionRecord,
+    history: Sequence[History] = (),
+    logs: Mapping[str, str] | None = None,
+    previous: SessionRecord | None = None,
+) -> str:
     """The whole report. ``history`` is matched to results by test, engine and metric; ``logs`` maps a launch's id to
-    its log (``tails`` reads them). Raises ``ConfigError`` without jinja2."""
+    its log (``tails`` reads them); ``previous`` is the last session of the same branch, to tell what changed since.
+    Raises ``ConfigError`` without jinja2."""
     names = summary.short_names(r.nodeid for r in session.results)
+    worst_first = summary.worst_first(session.results)
+    ranks = {id(r): i for i, r in enumerate(worst_first)}
     ids = {id(r): f"r{i}" for i, r in enumerate(session.results, 1)}
+    last = LastRun.of(session, previous) if previous is not None else None
     histories = {(h.test, h.engine, h.metric): h for h in history}
     return _render(
         "page.html",
         session=session,
         info=session.session,
         groups=summary.groups(session),
-        worst_first=summary.worst_first(session.results),
+        worst_first=worst_first,
+        rank=lambda r: ranks[id(r)],
         weak=[r for r in session.results if summary.is_weak(r)],
         names=names,
         anchor=lambda r: ids[id(r)],
         history_of=lambda r: histories.get((r.test, r.engine, r.metric)),
         logs={key: tail(text) for key, text in (logs or {}).items()},
-        facts=_facts(session),
+        facts=[*_facts(session), *([("last run", last.told)] if last else [])],
+        last=last,
+        id=id,
         anything=bool(session.results),
     )
 
@@ -79,7 +93,7 @@ def _facts(session: SessionRecord) -> list[tuple[str, str]]:
     info = session.session
     duration = info.get("duration_s")
     facts = [
-        ("started", str(info.get("started") or "").replace("T", " ").replace("Z", " UTC")),
+        ("started", summary.when(session)),
         ("duration", words.seconds(duration) if duration is not None else ""),
         ("host", info.get("host") or ""),
         ("hardware", summary.hardware(session)),
@@ -99,7 +113,7 @@ def _environment() -> jinja2.Environment:
         import jinja2
         from markupsafe import Markup, escape
 
-        from pytest_llmperf.report import plots
+        from pytest_llmperf.report import plots, tuning_plots
     except ImportError as e:
         raise ConfigError(
             "an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]', or ask for none"
@@ -123,6 +137,7 @@ def _environment() -> jinja2.Environment:
         soft=lambda text: Markup(_BREAKS.sub(r"\g<0><wbr>", str(escape(words.clean(text))))),
         grids=grids,
         plots=plots,
+        tuning_plots=tuning_plots,
         summary=summary,
         words=words,
         reproduce=summary.reproduce,

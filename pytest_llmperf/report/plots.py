@@ -1,19 +1,16 @@
-"""The plots of the HTML report, one function each: a value, and its picture out."""
+"""The plots of a result in the HTML report, one function each: a value in, its picture out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from markupsafe import Markup
 
-from pytest_llmperf.records.gaps_and_sweeps import Curve, Gap, Sweep
 from pytest_llmperf.records.histories import History
-from pytest_llmperf.records.results import Result
-from pytest_llmperf.records.text import clean, interval, number, percent, ratio, ratios
+from pytest_llmperf.records.results import Distribution, Result
+from pytest_llmperf.records.text import clean, interval, number, percent
 from pytest_llmperf.report import grids, summary
-from pytest_llmperf.report.grids import effect_tone, effect_words, ranked
 from pytest_llmperf.report.layout import shorten
 from pytest_llmperf.report.svg import DIAMOND, LEFT, RIGHT, Drawing, Scale, drawable
 
@@ -60,7 +57,7 @@ def repetitions(result: Result) -> Markup:
         top = ROW * i
         d.text("label", 0, top + 13, f"{launch.role} {shorten(clean(launch.id), LABEL - 8, '…')}")
         d.text("label number", 100, top + 13, number(launch.value), "end")
-        _lane(d, scale, top)
+        lane(d, scale, top)
         _limits(d, result, scale, top)
         for j, value in enumerate(launch.values, 1):
             if drawable(value):
@@ -85,7 +82,7 @@ def repetitions_legend(result: Result) -> str:
     return "; ".join(said) + "."
 
 
-def _lane(d: Drawing, scale: Scale, top: float) -> None:
+def lane(d: Drawing, scale: Scale, top: float) -> None:
     d.line("grid", 0, top + END, 100, top + END)
     for value, _ in scale.ticks():
         d.line("grid", scale(value), top + LANE, scale(value), top + END)
@@ -179,88 +176,30 @@ def history_legend(item: History, result: Result | None = None) -> str:
     return "; ".join(said) + "."
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A row of a forest plot: a ratio with its interval, or what stands in their place."""
-
-    label: str
-    value: float | None
-    span: tuple[float, float] | None
-    said: str
-    tone: str
-
-
-def gaps(items: Sequence[Gap]) -> Markup:
-    """Ratios of engines to their reference."""
-    names = summary.short_names(g.test for g in items)
-    bars = [
-        _Bar(
-            f"{names[g.test]}: {clean(g.engine)} / {clean(g.reference)}", g.ratio, g.interval,
-            f"{ratio(g.ratio)} {ratios(g.interval)}", grids.gap_tone(g),
-        )
-        for g in items
-    ]  # fmt: skip
-    return _forest(bars, "Ratios of engines to their reference")
-
-
-def sweep(item: Sweep) -> Markup:
-    """Effects of a sweep's knobs as ratios to the base, best first."""
-    bars = []
-    for e in ranked(item):
-        words = (
-            f"{ratio(e.ratio)} {ratios(e.interval)}" if e.ratio is not None else effect_words(e, item.higher_is_better)
-        )
-        tone = effect_tone(e, item.higher_is_better)
-        bars.append(_Bar(f"{clean(e.knob)}={clean(e.setting)}", e.ratio, e.interval, words, tone))
-    return _forest(bars, f"Effects of sweep {item.name}")
-
-
-def _forest(bars: Sequence[_Bar], label: str) -> Markup:
-    if not any(drawable(b.value) for b in bars):
+def histogram(item: Distribution) -> Markup:
+    """How often each wait came, with its median and 99th percentile."""
+    if not item.counts or not all(map(drawable, item.edges)) or item.edges[0] >= item.edges[-1]:
         return Markup("")
-    scale = Scale.around([1.0, *(b.value for b in bars), *(v for b in bars for v in b.span or ())])
-    bottom = ROW * len(bars)
-    d = Drawing(bottom + 20, label)
-    d.axis(scale, bottom)
-    for i, b in enumerate(bars):
-        top = ROW * i
-        d.text("label", 0, top + 13, shorten(b.label, LABEL, "…"))
-        if not drawable(b.value):
-            d.text("label faint", 0, top + 30, shorten(b.said, LABEL + 16, "…"))
-            continue
-        d.text("label number", 100, top + 13, ratio(b.value), "end")
-        _lane(d, scale, top)
-        d.line("baseline", scale(1.0), top + LANE, scale(1.0), top + END, "no difference")
-        tone = f"tone-{b.tone or 'none'}"
-        if b.span is not None:
-            left, right = (scale.within(v) for v in b.span)
-            d.line(f"span {tone}", left, top + MIDDLE, right, top + MIDDLE, b.said)
-        d.dot(f"mark {tone}", scale(b.value), top + MIDDLE, 4.5, b.said)
+    top, bottom = 18.0, 108.0
+    d = Drawing(bottom + 20, f"Histogram of {item.metric}")
+    across = Scale(item.edges[0], item.edges[-1], 1, 99)
+    up = Scale(0, max(1, *item.counts), bottom, top)
+    for (left, right), count in zip(pairwise(item.edges), item.counts, strict=False):
+        if count:
+            said = f"{number(left)} to {number(right)} ms: {count} of {item.count}"
+            d.rect("bar", across(left), up(count), across(right) - across(left), bottom - up(count), said)
+    d.line("grid", 0, bottom, 100, bottom)
+    for name in ("p50", "p99"):
+        value = item.percentiles.get(name)
+        if drawable(value) and item.edges[0] <= value <= item.edges[-1]:
+            d.line("change", across(value), top - 2, across(value), bottom, f"{name}: {number(value)} ms")
+            d.text("label", across(value), top - 5, name, "end" if across(value) > 50 else "start")
+    d.axis(across, bottom)
     return d.markup()
 
 
-def curve(item: Curve) -> Markup:
-    """Output tok/s against concurrency (log scale), the knee and the server's limit marked."""
-    points = sorted((p for p in item.points if drawable(p.output_tok_s)), key=lambda p: p.concurrency)
-    if not points or max(p.output_tok_s for p in points) <= 0:
-        return Markup("")
-    top, bottom = 18.0, 200.0
-    across = Scale(points[0].concurrency * 0.9, points[-1].concurrency * 1.1, 8, 97, log=True)
-    best = max(p.output_tok_s for p in points)
-    scale = Scale(0, best * 1.05, bottom, top)
-    d = Drawing(bottom + 22, f"Throughput of {item.test} against concurrency")
-    for value, label in scale.ticks(4):
-        d.line("grid", 0, scale(value), 100, scale(value))
-        d.text("tick", 0, scale(value) - 3, label)
-    for at, css, said in ((item.max_running_requests, "limit", "max running"), (item.knee, "change", "knee")):
-        if at is not None and points[0].concurrency <= at <= points[-1].concurrency:
-            d.line(css, across(at), top - 4, across(at), bottom, f"{said} {at}")
-    if item.knee is not None and points[0].concurrency <= item.knee <= points[-1].concurrency:
-        d.text("label", across(item.knee) - 1, top + 2, f"knee {item.knee}", "end")
-    for a, b in pairwise(points):
-        d.line("trend", across(a.concurrency), scale(a.output_tok_s), across(b.concurrency), scale(b.output_tok_s))
-    for p in points:
-        title = f"{p.concurrency} streams: {number(p.output_tok_s)} tok/s"
-        d.dot("mark tone-none", across(p.concurrency), scale(p.output_tok_s), 4, title)
-        d.text("tick", across(p.concurrency), bottom + 14, str(p.concurrency), "middle")
-    return d.markup()
+def histogram_legend(item: Distribution) -> str:
+    """What ``histogram`` drew, in words."""
+    beyond = item.count - sum(item.counts)
+    more = f"; {beyond} more further right, up to {number(item.percentiles.get('p100'))} ms" if beyond > 0 else ""
+    return f"{grids.WAITS.get(item.metric, item.metric)}, in ms, over the launches that decided{more}."

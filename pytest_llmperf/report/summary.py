@@ -297,6 +297,11 @@ def place(result: Result) -> tuple[str, int | None]:
     return clean(result.nodeid.partition("::")[0]), None
 
 
+def when(session: SessionRecord) -> str:
+    """``2026-11-03 10:14:31 UTC``, when the session began; empty where it is not known."""
+    return clean(session.session.get("started") or "").replace("T", " ").replace("Z", " UTC")
+
+
 def hardware(session: SessionRecord) -> str:
     """``8 x NVIDIA B200, 2 x AMD EPYC 9575F``-like line: GPUs, CPU, memory, as far as recorded."""
     info: Mapping[str, Any] = session.session.get("hardware") or {}

@@ -73,6 +73,11 @@ class SessionFinish:
         self._skipped: set[str] = set()
         self._lost: dict[str, str] = {}
         self.record: SessionRecord | None = None
+        self._previous: SessionRecord | None = None
+        if options.previous and options.previous.exists():  # now: it may be where this run's JSON goes
+            self._previous = jsonfile.load(options.previous)
+        elif options.previous:
+            self.say("note", f"--llmperf-previous {options.previous}: no such file, so this counts as a first run")
 
     def take(self, payload: Mapping[str, Any]) -> None:
         """Take one report's payload. A later one of the same test replaces the earlier one (its confirmation)."""
@@ -231,7 +236,7 @@ class SessionFinish:
         if self._options.html:
             from pytest_llmperf.report import html  # needs the extra "report"
 
-            page = html.page(record, self._past, html.tails(record, self._root))
+            page = html.page(record, self._past, html.tails(record, self._root), self._previous)
             jsonfile.write(self._options.html, page)
 
     def _histories(self) -> None:

@@ -96,6 +96,34 @@ def test_without_a_terminal_the_files_are_written(recorded: Project) -> None:
     assert found["llmperf.decode_tok_s.baseline_launches"] == "3"
 
 
+def test_waits_are_told_over_the_launches_that_decide(recorded: Project) -> None:
+    """24 tokens a request: 23 gaps of 4 ms in each of three."""
+    recorded.run_here("--llmperf-html=page.html", "--launches", "2")
+    ttft, itl = recorded.result["latencies"]
+    assert (ttft["metric"], ttft["count"]) == ("ttft_ms", 2 * 3)
+    assert (itl["metric"], itl["count"], sum(itl["counts"])) == ("itl_ms", 2 * 3 * 23, 2 * 3 * 23)
+    assert itl["percentiles"]["p50"] == pytest.approx(4.0, rel=0.01)
+    assert "ITL, by token" in (recorded.path / "page.html").read_text()
+
+
+def test_the_page_tells_what_changed_since_the_last_run(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file may be the one that this run replaces; the first run has none yet."""
+    args = ("--llmperf-html=page.html", "--llmperf-previous=out.json")
+    recorded.run_here(*args)
+    assert "no such file, so this counts as a first run" in recorded.messages
+    assert "since last run" not in (recorded.path / "page.html").read_text()
+    before = (recorded.path / "out.json").read_text()
+    (recorded.path / "last.json").write_text(before)
+    monkeypatch.setenv("FAKE_ITL_MS", "8")
+    recorded.run_here("--llmperf-html=page.html", "--llmperf-previous=last.json")
+    page = (recorded.path / "page.html").read_text()
+    assert re.search(r"-50\.\d%, was passed", page)
+    (recorded.path / "last.json").write_text("{}")
+    broken = recorded.run_here("--llmperf-html=page.html", "--llmperf-previous=last.json")
+    assert broken.ret == pytest.ExitCode.USAGE_ERROR
+    assert "last.json is not a report of --llmperf-json" in str(broken.stderr)
+
+
 def test_junit_and_progress_under_xdist(recorded: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """In CI each worker tells what it is at, on standard error."""
     monkeypatch.setenv("CI", "1")

@@ -28,6 +28,7 @@ def hostile() -> SessionRecord:
             guards=({"name": EVIL, "tripped": True, "evidence": EVIL, "advice": EVIL},), provenance={EVIL: EVIL},
             fingerprint={EVIL: EVIL, "runner_pool": EVIL}, workload={EVIL: EVIL},
             baseline=r.baseline and replace(r.baseline, path=EVIL),
+            latencies=tuple(replace(x, metric=EVIL, percentiles={**x.percentiles, EVIL: 1.0}) for x in r.latencies),
             launches=tuple(replace(x, id=x.id + EVIL, role=EVIL) for x in r.launches),
         )
         for r in FULL.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from pytest_llmperf.records.histories import ChangePoint, History, HistoryPoint
 from pytest_llmperf.records.results import (
     BaselineRef,
     Difference,
+    Distribution,
     LaunchRecord,
     LaunchValues,
     Result,
@@ -118,6 +120,17 @@ def launches(
     return tuple(LaunchValues(ids[i], v, sorted(v)[len(v) // 2], roles[i]) for i, v in enumerate(values))
 
 
+_ITL = tuple(round(500 * math.exp(-((i - 8) ** 2) / 25)) for i in range(32))
+WAITS = (
+    Distribution(
+        "ttft_ms", 15, {"p0": 138.2, "p50": 141.0, "p90": 149.5, "p95": 160.4, "p99": 188.0, "p100": 191.2},
+        (138.2, 148.8, 159.4, 170.0, 180.6, 191.2), (13, 1, 0, 0, 1),
+    ),
+    Distribution(
+        "itl_ms", sum(_ITL) + 19, {"p0": 14.9, "p50": 15.7, "p90": 16.1, "p95": 16.4, "p99": 17.2, "p100": 88.1},
+        tuple(14.9 + 0.1 * i for i in range(33)), _ITL,
+    ),
+)  # fmt: skip
 PASSED = _result(
     "test_long_prompt", "passed", value=79.93, band=(78.41, 82.97), mde=0.0213, change=-0.00932,
     baseline=BaselineRef("test_long_prompt.sglang.3f2a91c0.toml", 5, 80.68, 12.0),
@@ -138,6 +151,7 @@ REGRESSED = _result(
         Difference("attention backend", "trtllm_mla", "flashinfer"),
         Difference("NCCL_PROTO", "-", "LL"),
     ),
+    latencies=WAITS,
 )  # fmt: skip
 IMPROVED = _result(
     "test_ttft", "improved", metric="ttft_ms", unit="ms", higher_is_better=False, value=141.2, band=(158.3, 171.9),
@@ -216,6 +230,11 @@ CURVE = Curve(
     knee=48, max_running_requests=48,
 )  # fmt: skip
 
+ON_VLLM_CURVE = replace(
+    CURVE, engine="vllm", knee=64, max_running_requests=256,
+    points=tuple(replace(p, output_tok_s=p.output_tok_s * (1.3 if p.concurrency < 64 else 1.45)) for p in CURVE.points),
+)  # fmt: skip
+
 FULL = SessionRecord(
     SESSION,
     (SGLANG, VLLM, BROKEN),
@@ -238,6 +257,14 @@ FULL = SessionRecord(
 )
 GREEN = SessionRecord({**SESSION, "messages": []}, (SGLANG,), (PASSED, PRIOR_ONLY))
 EMPTY = SessionRecord({})
+#: As the last run of the same branch: the regression was none yet, one test is new since and one is gone.
+BEFORE = SessionRecord(
+    {**SESSION, "started": "2026-11-02T10:12:09Z"}, (SGLANG,),
+    (
+        replace(PASSED, value=80.4), replace(REGRESSED, verdict="passed", value=82.4), IMPROVED, BELOW_TARGET,
+        replace(PASSED, test="tests/perf/test_decode.py::test_gone"),
+    ),
+)  # fmt: skip
 
 HISTORY = History(
     test=REGRESSED.test, engine="sglang", metric="decode_tok_s", unit="tok/s", higher_is_better=True,

@@ -39,6 +39,14 @@ def test_every_format_writes_a_file(report: Path, tmp_path: Path) -> None:
     assert (out / "html").read_text().startswith("<!doctype html>")
 
 
+def test_html_tells_what_changed_since_the_last_run(report: Path, tmp_path: Path) -> None:
+    jsonfile.dump(samples.BEFORE, tmp_path / "last.json")
+    assert _run("html", report, "--previous", tmp_path / "last.json", "--output", tmp_path / "page.html") == 0
+    assert "-22.8%, was passed" in (tmp_path / "page.html").read_text()
+    with pytest.raises(ConfigError, match="--previous tells html what changed since; bencher has no place for it"):
+        _run("bencher", report, "--previous", tmp_path / "last.json")
+
+
 def test_standard_output_is_the_default(report: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("bencher", report) == 0
     assert json.loads(capsys.readouterr().out) == export.bencher(samples.FULL)

@@ -13,7 +13,8 @@ import pytest
 
 from pytest_llmperf.records.histories import History, HistoryPoint
 from pytest_llmperf.records.results import LaunchRecord, LaunchValues, SessionRecord
-from pytest_llmperf.report import html, plots, summary
+from pytest_llmperf.report import html, plots, summary, tuning_plots
+from pytest_llmperf.report.last_run import LastRun
 from pytest_llmperf.report.svg import Scale
 from tests.report import samples
 from tests.report.hostile import EVIL, hostile
@@ -40,7 +41,7 @@ class Page(HTMLParser):
 
 
 def full() -> str:
-    return html.page(samples.FULL, [samples.HISTORY], samples.LOGS)
+    return html.page(samples.FULL, [samples.HISTORY], samples.LOGS, samples.BEFORE)
 
 
 def test_the_page_has_everything() -> None:
@@ -53,6 +54,7 @@ def test_the_page_has_everything() -> None:
         "Gap of engine over reference",
         "0.771x", "no credible effect", "did not start: unsupported architecture sm_100", "knee at 48 streams",
         "below the band on 2 fresh launches", "What differs from the baseline", "0.5.16", "trtllm_mla accepted",
+        "sglang Kimi-K2.5 tp=8, launch f6, died: out of GPU memory",
         "SM clock 480 MHz", "newest launch 3 days old", "pytest tests/perf/test_decode.py::test_single_stream --engine",
         "max_running_requests reset to 48 for speculative decoding", "The server is fired up and ready to roll!",
         "No log was kept with this report.", "warm compile cache", "NCCL_PROTO",
@@ -72,7 +74,8 @@ def test_each_result_is_linked_and_problems_are_open() -> None:
     targets = {a["href"] for tag, a in page.tags if tag == "a"}
     ids = {f"#{a['id']}" for _, a in page.tags if "id" in a}
     assert targets <= ids
-    assert len(ids) == len(samples.FULL.results) + len(samples.FULL.servers)
+    controls = {f"#{a['id']}" for tag, a in page.tags if tag == "input"}
+    assert len(ids - controls) == len(samples.FULL.results) + len(samples.FULL.servers)
     results = [a for tag, a in page.tags if tag == "details" and "result" in str(a["class"])]
     passed = sum(r.verdict == "passed" and not r.weak for r in samples.FULL.results)
     assert sum("open" in a for a in results) == len(results) - passed
@@ -134,6 +137,91 @@ def test_small_sessions(session: SessionRecord) -> None:
 def test_an_interrupted_session_says_so() -> None:
     session = replace(samples.GREEN, session={**samples.SESSION, "interrupted": True})
     assert "Interrupted: this is what was measured until then." in Page(html.page(session)).words
+
+
+def test_what_changed_since_the_last_run() -> None:
+    words = Page(full()).words
+    assert "last run2026-11-02 10:12:09 UTC: 1 below target, 1 improved, 3 passed" in words
+    assert "gone since the last run tests/perf/test_decode.py::test_gone (sglang, decode_tok_s)" in words
+    assert "Last run: 82.40 tok/s, passed" in words
+    last = LastRun.of(samples.FULL, samples.BEFORE)
+    assert last.change(samples.REGRESSED) == "-22.8%, was passed"
+    assert last.change(samples.PASSED) == "-0.58%"
+    assert last.change(samples.NO_BASELINE) == "new"
+    assert "since last run" not in Page(html.page(samples.FULL)).words
+
+
+def test_other_units_give_no_change() -> None:
+    was = replace(samples.PASSED, unit="ktok/s", value=0.0804)
+    now = SessionRecord({}, results=(samples.PASSED,))
+    assert LastRun.of(now, SessionRecord({}, results=(was,))).change(samples.PASSED) == "-"
+
+
+def test_servers_of_one_test_are_matched_in_their_order() -> None:
+    def run(*values: float) -> SessionRecord:
+        return SessionRecord({}, results=tuple(replace(samples.PASSED, value=v) for v in values))
+
+    now = run(80.0, 40.0)
+    last = LastRun.of(now, run(100.0, 50.0, 25.0))
+    assert [last.change(r) for r in now.results] == ["-20.0%", "-20.0%"]
+    assert len(last.gone) == 1
+
+
+def test_waits_have_percentiles_and_histograms() -> None:
+    words = Page(full()).words
+    assert "msleastp50p90p95p99mostof" in words.replace(" ", "")
+    assert "TTFT, by request 138.2 141.0 149.5 160.4 188.0 191.2 15" in words
+    assert f"ITL, by token 14.90 15.70 16.10 16.40 17.20 88.10 {samples.WAITS[1].count}" in words
+    assert "ITL, by token, in ms, over the launches that decided; 19 more further right, up to 88.10 ms." in words
+    drawn = plots.histogram(samples.WAITS[0])
+    assert drawn.count('class="bar"') == 3, "two of its five bins are empty"
+    assert "138.2 to 148.8 ms: 13 of 15" in drawn
+
+
+@pytest.mark.parametrize(
+    ("edges", "counts"), [((), ()), ((1.0, 2.0), (0,)), ((5.0, 5.0), (3,)), ((float("nan"), 1.0), (1,))], ids=str
+)
+def test_a_histogram_of_odd_numbers(edges: tuple[float, ...], counts: tuple[int, ...]) -> None:
+    odd = replace(samples.WAITS[0], edges=edges, counts=counts, percentiles={})
+    drawn = plots.histogram(odd)
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
+def test_the_engines_of_a_test_share_a_load_plot() -> None:
+    session = replace(
+        samples.FULL, curves=(samples.CURVE, samples.ON_VLLM_CURVE, replace(samples.CURVE, test="t::other"))
+    )
+    page = html.page(session)
+    assert page.count("Throughput of tests/perf/test_decode.py::test_peak against concurrency") == 1
+    assert page.count("Throughput of t::other against concurrency") == 1
+    drawn = tuning_plots.curves([samples.CURVE, samples.ON_VLLM_CURVE])
+    assert "sglang: peak 2370 tok/s, knee at 48" in drawn
+    assert re.search(r"vllm: peak \d+ tok/s, knee at 64", drawn)
+    assert drawn.count('"trend series-0"') == drawn.count('"trend series-1"') == len(samples.CURVE.points) - 1
+
+
+def test_gap_plots_say_their_metric() -> None:
+    gaps = [
+        replace(samples.GAP, test="t::test_with_a_name_too_long_for_a_phone", metric=m)
+        for m in ("ttft_ms", "itl_p99_ms")
+    ]
+    drawn = tuning_plots.gaps(gaps)
+    assert re.findall(r">[^<>]* (\w+_ms)<", drawn) == ["ttft_ms", "itl_p99_ms"]
+    assert "sglang / vllm" not in drawn
+    assert "decode_tok_s, llamacpp / vllm" in tuning_plots.gaps([samples.GAP, replace(samples.GAP, engine="llamacpp")])
+
+
+def test_the_versions_of_a_source_tree(tmp_path: Path) -> None:
+    """Without an installed package's metadata, as ``-p pytest_llmperf.plugin`` loads it."""
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "def none(name): raise m.PackageNotFoundError(name)\n"
+        "m.version = none\n"
+        "import pytest_llmperf; print(pytest_llmperf.__version__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", done.stdout)
 
 
 def test_history_page() -> None:
