@@ -113,7 +113,7 @@ def history(item: History, result: Result | None = None) -> Markup:
     count = len(item.points) + (now is not None)
     if not count:
         return Markup("")
-    top, bottom = 14.0, 190.0
+    top, bottom = 28.0, 204.0
     spread = [v for p in item.points for v in p.spread or ()]
     scale = Scale.around([*(p.value for p in item.points), *spread, *(item.band or ()), now], start=bottom, end=top)
     across = Scale(0, max(count - 1, 1), 8, 94)
@@ -125,9 +125,9 @@ def history(item: History, result: Result | None = None) -> Markup:
     for change in item.changes:
         if 0 < change.index < len(item.points):
             x = across(change.index - 0.5)
-            d.line("change", x, top - 6, x, bottom, change.reason or "change point")
+            d.line("change", x, top - 24, x, bottom, change.reason or "change point")
             said = f"{percent(change.change, signed=True)} {shorten(clean(change.reason), 24, '…')}"
-            d.text("label", x - 0.8 if x > 50 else x + 0.8, top, said, "end" if x > 50 else "start")
+            d.text("label", x - 0.8 if x > 50 else x + 0.8, top - 16, said, "end" if x > 50 else "start")
     _launches(d, item, scale, across)
     if result is not None and drawable(now):
         d.shape(

@@ -172,6 +172,11 @@ NO_BASELINE = _result(
     "test_new", "no_baseline", value=80.0, launches=launches((79.8, 80.0, 80.1, 80.05, 79.95)),
     reasons=("no baseline for this test on this hardware",), location="tests/perf/test_decode.py:72",
 )  # fmt: skip
+RECORDED = replace(
+    NO_BASELINE, nodeid="tests/perf/test_decode.py::test_first", test="tests/perf/test_decode.py::test_first",
+    reasons=(),
+    launches=launches((79.8, 80.0, 80.1, 80.05, 79.95), roles=("record",)),
+)  # fmt: skip
 NOT_COMPARABLE = _result(
     "test_moved", "not_comparable", value=77.2, launches=launches((77.1, 77.2, 77.3, 77.25, 77.15)),
     reasons=("the only baseline is for other hardware: gpu 8 x NVIDIA H200 there, 8 x NVIDIA B200 here",),

@@ -43,6 +43,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+#: Each verdict once at least, and a load on both engines.
+EVERY_STATE = replace(
+    samples.FULL,
+    results=(*samples.FULL.results, samples.RECORDED),
+    curves=(samples.CURVE, samples.ON_VLLM_CURVE),
+)
+
+
 def _hostile() -> str:
     evil = hostile()
     few = replace(evil, results=evil.results[:3])
@@ -51,7 +59,7 @@ def _hostile() -> str:
 
 PAGES = {
     "full": lambda: html.page(
-        replace(samples.FULL, curves=(samples.CURVE, samples.ON_VLLM_CURVE)),
+        EVERY_STATE,
         [samples.HISTORY],
         samples.LOGS,
         samples.BEFORE,
@@ -82,6 +90,8 @@ def test_the_page_in_chromium(name: str, width: str, scheme: str, browser: Brows
     page.screenshot(path=shot, full_page=True)
 
     assert trouble == []
+    shown = {badge.inner_text().partition(" (")[0] for badge in page.locator("details.result > summary .badge").all()}
+    assert shown == {"full": {WORDS[state] for state in summary.STATES}}.get(name, shown)
     assert page.evaluate("document.documentElement.scrollWidth") == WIDTHS[width]
     channels = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
     assert all(c > 200 for c in channels) if scheme == "light" else all(c < 60 for c in channels)
