@@ -59,7 +59,7 @@ def page(
         logs={key: tail(text) for key, text in (logs or {}).items()},
         facts=[*_facts(session), *([("last run", last.told)] if last else [])],
         last=last,
-        id=id,
+        was=lambda r: last.was.get(id(r)) if last else None,
         anything=bool(session.results),
     )
 
