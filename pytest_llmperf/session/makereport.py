@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from _pytest.junitxml import xml_key  # pytest offers no public way to its JUnit file
 
-from pytest_llmperf.baselines.explain import explain
 from pytest_llmperf.baselines.series import StoredLaunch
 from pytest_llmperf.baselines.update import Fresh
 from pytest_llmperf.errors import ConfigError, LaunchError, LlmperfError, MeasurementError
 from pytest_llmperf.records.encode import plain
 from pytest_llmperf.records.results import FAILING, VERDICTS, Result
 from pytest_llmperf.report import junit
+from pytest_llmperf.report.explain import explain
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.session.server_records import server_record
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.baselines import fingerprint, fitted_priors, provenance, store
-from pytest_llmperf.baselines.explain import explain
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.fitted_priors import Priors
 from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, verdict_of
@@ -22,6 +21,7 @@ from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.metrics import Guard, Metric, MetricValue
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.results import Result
+from pytest_llmperf.report.explain import explain
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
 from pytest_llmperf.session.latency_distributions import distributions

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.baselines.explain import explain
 from pytest_llmperf.baselines.fingerprint import Fingerprint
 from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, verdict_of
 from pytest_llmperf.baselines.series import Epoch, Series, StoredLaunch
@@ -17,6 +16,7 @@ from pytest_llmperf.measure.metrics import METRICS, Guard
 from pytest_llmperf.records.results import VERDICTS, Result
 from pytest_llmperf.records.text import percent
 from pytest_llmperf.report import summary
+from pytest_llmperf.report.explain import explain
 from pytest_llmperf.stats import Prior
 
 from .conftest import DAY, PRINT, START, make_launch

@@ -176,7 +176,7 @@ def test_what_was_noticed_reaches_the_reader(recorded: Project, monkeypatch: pyt
     assert note in (recorded.path / "report.html").read_text()
     assert note not in str(green.stdout)
     monkeypatch.setenv("FAKE_SLOWDOWN", "0.5")
-    recorded.run_here("--llmperf-confirm", "0").stdout.fnmatch_lines(["│ • * tokens in a chunk"])
+    recorded.run_here("--llmperf-confirm", "0").stdout.fnmatch_lines(["  note * tokens in a chunk"])
 
 
 @pytest.mark.parametrize(

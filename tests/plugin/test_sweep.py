@@ -88,7 +88,7 @@ def test_planted_effects_are_found_and_failures_are_results(project: Project, mo
     launches = [len(s["launches"]) for s in project.report["servers"] if s["config"].get("flags")]
     assert launches == [0]
     out = str(result.stdout)
-    assert "on sglang: decode_tok_s, base" in out
+    assert re.search(r"on sglang, test_hunt:\s+│?\s*decode_tok_s, base", out)
     assert "no credible effect" in out
     assert "sglang.no_such_flag=1: did not start: " in out
     assert "attention_backend=triton" in (project.path / "page.html").read_text()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmperf.records.results import Result
-from pytest_llmperf.records.text import WORDS, number, percent
+from pytest_llmperf.records.text import WORDS, clean, number, percent
+from pytest_llmperf.report import summary
 
 _WIDTH = 10
 
@@ -31,8 +32,9 @@ def _lines(r: Result) -> Iterator[str]:
     yield _row("launches", _launches(r))
     if r.mde is not None:
         yield _row("sees", f"a loss of {percent(r.mde)} or more with 80% power")
-    for text in (*r.reasons[1:], *r.notes):
-        yield _row("note", text)
+    for text in summary.remarks(r):
+        if text not in map(clean, r.reasons[:1]):
+            yield _row("note", text)
     if r.differences:
         yield "differs from the baseline:"
         names = max(len(d.name) for d in r.differences)
