@@ -6,6 +6,7 @@ seeded launches in tests/tuning.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from typing import Any
