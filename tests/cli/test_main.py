@@ -205,7 +205,7 @@ def test_what_cannot_be_compared_is_neither_well_nor_worse(
 
 
 def test_a_loss_is_told_before_what_cannot_be_compared(project: Path) -> None:
-    slow = replace(AFTER, launches=samples.launches((49.9, 50.0, 50.1), ids=("y",)))
+    slow = replace(AFTER, launches=samples.launches(*[(49.9, 50.0, 50.1)] * 3, ids=("x1", "x2", "x3")))
     gone = replace(BEFORE, test="t.py::test_gone")
     code, out = _compared(SessionRecord({}, results=(BEFORE, gone)), SessionRecord({}, results=(slow,)))
     assert (code, "worse" in out, "only in A: t.py::test_gone" in out) == (1, True, True)
