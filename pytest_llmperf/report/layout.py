@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pytest_llmperf.records.results import Result
@@ -153,7 +153,7 @@ def rows(grid: Grid, width: int, glyphs: Glyphs, lead: str = " ") -> list[list[T
         mark = Text(f"{glyphs.marks.get(tone, '?' if tone else ' ')} ", colour) if marked else Text()
         above: list[str] = []
         if cell_len(cells[0]) > sizes[0]:
-            above, cells = chop_cells(cells[0], max(width - indent, 2)), ("", *cells[1:])
+            above, cells = _folded(cells[0], max(width - indent, 2)), ("", *cells[1:])
         out = Text()
         for i in shown:
             text = shorten(cells[i], sizes[i], glyphs.ellipsis)
@@ -166,6 +166,16 @@ def rows(grid: Grid, width: int, glyphs: Glyphs, lead: str = " ") -> list[list[T
         return [_fitted(Text.assemble(start, part), width) for start, part in zip(starts, parts, strict=False)]
 
     return [line(table[0], "dim", "", " ")[-1:], *(line(row.cells, "", row.tone, lead) for row in grid.rows)]
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Every character of ``text``, ``width`` cells a line."""
+    out = [""]
+    for c in text:
+        if cell_len(out[-1] + c) > width:
+            out.append("")
+        out[-1] += c
+    return out
 
 
 def _fitted(line: Text, width: int) -> Text:
