@@ -138,6 +138,8 @@ class LaunchRecord:
     cache_state: str | None = None
     log: str | None = None
     reused: bool = False
+    spent: str = ""
+    """Why nothing was measured on it: ``compiled, not recorded``."""
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,13 @@ def label(server: ServerRecord) -> str:
 
 
 def launches(server: ServerRecord) -> str:
-    """``2 launches, start-up 212 s, 208 s``; a reused launch says so."""
+    """``2 launches, start-up 212 s (spent), 208 s``; a reused launch says so."""
     if not server.launches:
         return "no launch"
-    times = ", ".join("reused" if x.reused else seconds(x.startup_s) for x in server.launches)
-    return f"{plural(len(server.launches), 'launch')}, start-up {times}"
+    times = (
+        ("reused" if x.reused else seconds(x.startup_s)) + (" (spent)" if x.spent else "") for x in server.launches
+    )
+    return f"{plural(len(server.launches), 'launch')}, start-up {', '.join(times)}"
 
 
 def short_names(nodeids: Iterable[str]) -> dict[str, str]:

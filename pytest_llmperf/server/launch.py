@@ -52,6 +52,8 @@ class Launch:
     cache_state: str | None = None
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    spent: str = ""
+    """Why nothing was measured on it."""
     reused: bool = False
     attached: bool = False
     notes: tuple[str, ...] = ()

@@ -17,13 +17,14 @@ from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, ve
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 from pytest_llmperf.baselines.speculative_loss import LENGTH, SPEEDS
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.metrics import Guard, Metric, MetricValue
 from pytest_llmperf.options import Options
 from pytest_llmperf.records.results import Result
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.cold_launches import all_warm
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
 from pytest_llmperf.session.revision import revision
@@ -93,6 +94,15 @@ class Verdicts:
         if (test, engine) not in self._series:
             self._series[test, engine] = store.find(self.options.baselines, test, engine)
         return self._series[test, engine]
+
+    def warm(self, test: str, launch: Launch) -> bool:
+        """Whether ``test`` has a baseline of warm launches for servers like this one, whatever its workload."""
+        mine = self.fingerprint(launch, {}).fields.items()
+        try:
+            known = self.known(test, launch.config.engine)
+        except BaselineError:
+            return False  # said by the test whose file it is
+        return any(all_warm(s.current.launches) for s in known if mine <= s.fingerprint.fields.items())
 
     def priors(self, engine: str, mark: Fingerprint) -> Priors:
         """How much launches of ``engine`` on this hardware differ, as the stored ones tell."""
