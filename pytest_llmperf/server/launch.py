@@ -50,6 +50,7 @@ class Launch:
     model: str
     log_path: Path | None = None
     cache_state: str | None = None
+    """``cold`` or ``warm`` compile cache, ``none`` where the engine compiles nothing, None where nothing tells."""
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
     spent: str = ""

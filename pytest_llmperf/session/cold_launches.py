@@ -14,12 +14,12 @@ from pytest_llmperf.baselines.series import StoredLaunch
 
 
 def spent(cache: str | None, purpose: str, *, unknown_too: bool = False) -> str | None:
-    """Why a launch whose compile cache was ``cache`` (cold, warm, None for unknown) is spent; None for one that counts.
+    """Why a launch whose compile cache was ``cache`` (as ``Launch`` has it) is spent; None for one that counts.
 
     ``purpose`` is what happens to warm launches alone (recorded, judged, compared), empty where cold ones count as
     well; ``unknown_too`` spends every launch that does not say that it was warm.
     """
-    if cache == "warm" or not (unknown_too or (purpose and cache == "cold")):
+    if cache in ("warm", "none") or not (unknown_too or (purpose and cache == "cold")):
         return None
     return f"{'compiled' if cache == 'cold' else 'may have compiled'}, not {purpose or 'measured'}"
 

@@ -159,7 +159,7 @@ class PerfSession:
     def counting(self, test: PerfTest, server: Server, pool: ServerPool, key: str) -> Server:
         """``server``, or a launch in its place where it compiled and warm launches alone count; once a ``key``."""
         launch, options = server.launch, self.options
-        if options.cold or launch.attached or key in self._spent or not server.engine.compiles:
+        if options.cold or launch.attached or key in self._spent:
             return server
         purpose = self._purpose(test, launch) if launch.cache_state == "cold" else ""
         why = cold_launches.spent(launch.cache_state, purpose, unknown_too=options.warm_caches)

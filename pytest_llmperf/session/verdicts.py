@@ -84,7 +84,7 @@ class Verdicts:
             id=launch.id,
             recorded=utc(launch.started_at),
             host=self._host,
-            cache=launch.cache_state,
+            cache=None if launch.cache_state == "none" else launch.cache_state,
             metrics=metrics,
             provenance=provenance.of(self._hardware, launch.effective, commit=self._commit, extra=launch.circumstances),
         )

@@ -136,6 +136,7 @@ class Settings:
     start_tick_s: float = 0.1
     start_silent: bool = False
     ready_s: float = 0.0
+    jit_cache: str = ""
     cold: Faults = ()
     crash: Faults = ()
     crash_code: int = 1

@@ -144,15 +144,35 @@ def test_a_cold_launch_is_judged_where_that_is_asked_for(warm_baseline: Project)
     assert all(not why for _, why in launched(warm_baseline))
 
 
-def test_an_engine_that_compiles_nothing_has_nothing_to_warm(project: Project) -> None:
+@pytest.mark.parametrize("variable", ["", "TVM_FFI_CACHE_DIR"], ids=["usual folder", "elsewhere"])
+def test_sglangs_cache_folder_tells(project: Project, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Its log does not: which launch compiled is read off the libraries that the process has loaded."""
+    cache = project.path / ("kernels" if variable else ".cache/tvm-ffi")
+    monkeypatch.setenv("FAKE_JIT_CACHE", str(cache))
+    if variable:
+        monkeypatch.setenv(variable, str(cache))
+    assert project.run_here(*RECORD).ret == 0
+    assert launched(project) == [("cold", "compiled, not recorded"), ("warm", ""), ("warm", "")]
+    assert caches(project) == ["warm", "warm"]
+
+
+def test_what_no_source_tells_is_judged_as_it_is(recorded: Project) -> None:
+    assert recorded.run_here("--llmperf-html", "out.html").ret == 0
+    assert launched(recorded) == [(None, "")]
+    assert "compile cache unknown" in (recorded.path / "out.html").read_text()
+
+
+def test_an_engine_that_compiles_nothing_has_nothing_to_warm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.suite(
         "from pytest_llmperf.engines.sglang import SGLang\n"
         "class Ready(SGLang):\n    compiles = False\n"
         "def pytest_llmperf_engines(config):\n    return Ready()\n",
         "conftest.py",
     )
+    monkeypatch.setenv("FAKE_JIT_CACHE", str(project.path / ".triton"))
     assert project.run_here(*RECORD, "--llmperf-warm-caches").ret == 0
-    assert project.launches == 2
+    assert launched(project) == [("none", "")] * 2
+    assert caches(project) == [None, None]
 
 
 def test_keeping_and_spending_are_opposites(project: Project) -> None:
