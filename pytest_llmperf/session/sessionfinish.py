@@ -152,6 +152,7 @@ class SessionFinish:
                     "python": platform.python_version(),
                     **{name: _version(name) for name in ("pytest", "pytest-llmperf")},
                 },
+                "ignored_guards": sorted(self._options.ignore_guards),
                 "interrupted": interrupted,
                 "messages": self._messages,
             },

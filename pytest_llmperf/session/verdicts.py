@@ -78,6 +78,8 @@ class Verdicts:
         gated or not, so that a loss can be told to be the drafter's or the kernels'."""
         measured = value.measurement.values
         metrics = {value.metric.name: value.values}
+        names = ", ".join(sorted(self.options.ignore_guards))
+        ignored = {"guards ignored": names} if names else {}
         if value.metric.name in SPEEDS and LENGTH in measured:
             metrics[LENGTH] = measured[LENGTH]
         return StoredLaunch(
@@ -86,7 +88,9 @@ class Verdicts:
             host=self._host,
             cache=None if launch.cache_state == "none" else launch.cache_state,
             metrics=metrics,
-            provenance=provenance.of(self._hardware, launch.effective, commit=self._commit, extra=launch.circumstances),
+            provenance=provenance.of(
+                self._hardware, launch.effective, commit=self._commit, extra={**launch.circumstances, **ignored}
+            ),
         )
 
     def known(self, test: str, engine: str) -> list[Series]:
@@ -207,7 +211,10 @@ class Baseline:
     def _guards(self, value: MetricValue) -> list[Guard]:
         """The guards of the measurement; those that the user ignores never trip."""
         ignored = self._verdicts.options.ignore_guards
-        return [replace(g, tripped=g.tripped and g.name not in ignored) for g in value.measurement.guards]
+        return [
+            replace(g, tripped=False, ignored=True) if g.tripped and g.name in ignored else g
+            for g in value.measurement.guards
+        ]
 
     def _may_pass(self, verdict: str) -> bool:
         """Whether the test's assertion holds; what an inconclusive verdict does is decided when the test ends."""
