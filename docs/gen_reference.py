@@ -87,7 +87,7 @@ GUARDS = {
     "other traffic": "the server ran requests before, or generated more tokens than were received",
     "one server": "an attached server: its answers came from several, or its counter moved less than our tokens",
     "preemptions": "the engine preempted or retracted requests",
-    "captured graphs": "decode batches ran outside captured graphs, or a GPU has none captured, and that is not declared",
+    "captured graphs": "decode batches ran outside captured graphs, or a GPU had none captured, undeclared",
     "queueing": "not all streams of a load were ever decoding at once",
     "gpu clock": "median SM clock below `clock_share` of its maximum",
     "gpu clock swing": "the SM clock moved by more than `clock_swing`",

@@ -162,6 +162,23 @@ def test_what_no_source_tells_is_judged_as_it_is(recorded: Project) -> None:
     assert "compile cache unknown" in (recorded.path / "out.html").read_text()
 
 
+def test_a_comparison_spends_it_too(compiling: Project) -> None:
+    """Of a sweep's base and variation, launched by turns, the base's first."""
+    compiling.suite(
+        "import pytest\n@pytest.mark.llm_server(model='m')\n"
+        "@pytest.mark.llm_sweep(max_running_requests=[8], launches=2)\n"
+        "def test_all(llm_server):\n    llm_server.stream(output_tokens=24, prompt_tokens=16, repetitions=2)\n"
+    )
+    assert compiling.run_here(engine="vllm").ret == 0
+    assert compiling.launches == 5
+    base, variation = compiling.report["servers"]
+    assert [x["spent"] for x in base["launches"]] == ["compiled, not compared", "", ""]
+    assert [x["spent"] for x in variation["launches"]] == ["", ""]
+    assert "compiled, not compared: another in its place (--llmperf-cold keeps it)" in compiling.messages
+    [effect] = [e for s in compiling.report["sweeps"] if s["metric"] == "decode_tok_s" for e in s["effects"]]
+    assert 0.9 < effect["ratio"] < 1.1
+
+
 def test_an_engine_that_compiles_nothing_has_nothing_to_warm(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.suite(
         "from pytest_llmperf.engines.sglang import SGLang\n"
