@@ -98,7 +98,7 @@ GUARDS = {
     "other traffic": "the server ran requests before, or generated more tokens than were received",
     "one server": "an attached server: its answers came from several, or its counter moved less than our tokens",
     "preemptions": "the engine preempted or retracted requests",
-    "captured graphs": "decode batches ran outside captured graphs although graphs are on",
+    "captured graphs": "decode batches ran outside captured graphs, or a GPU had none captured, undeclared",
     "queueing": "not all streams of a load were ever decoding at once",
     "gpu clock": "median SM clock below `clock_share` of its maximum",
     "gpu clock swing": "the SM clock moved by more than `clock_swing`",
@@ -322,7 +322,8 @@ def _guards() -> str:
     return f"""# Guards and limits
 
 A guard looks at what could have disturbed a measurement. One that trips for a cause outside the server makes the
-verdict *inconclusive* and says why; `--llmperf-ignore-guard NAME` shows it without that. What the engine does to itself
+verdict *inconclusive* and says why; `--llmperf-ignore-guard NAME` shows it without that, and then every report of the
+session, and each launch that it records, names what was ignored. What the engine does to itself
 ({", ".join(sorted(OF_THE_ENGINE))}) explains a loss and never excuses it: it is said beside the verdict. A guard
 whose source is missing (no NVML, no counters) is silent.
 

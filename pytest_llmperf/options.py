@@ -78,8 +78,10 @@ OPTIONS = (
            float, metavar="S", least=0),
     Option("log_dir", ("--llmperf-log-dir",), "Folder of the servers' logs, one file per launch", ".llmperf/logs",
            metavar="DIR"),
-    Option("warm_caches", ("--llmperf-warm-caches",), "Spend one discarded launch per server first, so that compile "
-           "caches are warm", False, bool),
+    Option("cold", ("--llmperf-cold",), "Let launches count that filled the engine's compile cache, in place of "
+           "one more launch each", False, bool),
+    Option("warm_caches", ("--llmperf-warm-caches",), "Spend the first launch of each server also where it does not "
+           "say that it loaded all from its compile cache", False, bool),
     Option("runner_pool", ("--llmperf-runner-pool",), "Name of a pool of alike machines; becomes part of the "
            "fingerprint", metavar="NAME"),
 )  # fmt: skip
@@ -147,6 +149,7 @@ class Options:
     startup_timeout: float
     stop_grace: float
     log_dir: Path
+    cold: bool
     warm_caches: bool
     runner_pool: str | None
     update: str | None
@@ -190,6 +193,11 @@ class Options:
             )
         if self.accept_regression and not self.update:
             raise ConfigError("--accept-regression does nothing alone: add --update-baselines")
+        if self.cold and self.warm_caches:
+            raise ConfigError(
+                "--llmperf-cold keeps launches that compiled, --llmperf-warm-caches spends them: leave one of them out "
+                "(`-o llmperf_warm_caches=false` overrides the configuration)"
+            )
         if (self.html or "html" in dict(self.export)) and importlib.util.find_spec("jinja2") is None:
             raise ConfigError("an HTML report needs jinja2: python -m pip install 'pytest-llmperf[report]'")
         if self.url and self.launches > 1:

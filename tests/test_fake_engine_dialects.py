@@ -216,5 +216,5 @@ def test_wrong_requests_are_told_so(fake_server: StartFake, dialect: str) -> Non
     ],
 )
 def test_a_cold_cache_shows_in_the_log(fake_server: StartFake, dialect: str, cold: str, warm: str) -> None:
-    for state, line in (("cold", cold), ("warm", warm)):
-        assert line in fake_server(dialect, env={"FAKE_CACHE_STATE": state}).log
+    for launches, line in (("1", cold), ("1@2+", warm)):
+        assert line in fake_server(dialect, env={"FAKE_COLD": launches}).log

@@ -204,7 +204,7 @@ def _mixed(launches: Sequence[StoredLaunch]) -> str:
         return ""
     return (
         f"; it now has {_count(launches)}, of which {len(cold)} compiled their kernels, others loaded them, and that "
-        "alone can change the speed: --llmperf-warm-caches leaves the former out"
+        f"alone can change the speed: `llmperf baselines drop {cold[0].id}` removes one of the former"
     )
 
 

@@ -28,6 +28,7 @@ from pytest_llmperf.server.launch import PoolSettings
 from pytest_llmperf.server.pool import Server, ServerPool
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
+from pytest_llmperf.session import cold_launches
 from pytest_llmperf.session.extensions import engines
 from pytest_llmperf.stats import Prior
 from pytest_llmperf.tuning.ab_trial import Duel, Side, fight, stopped
@@ -93,10 +94,11 @@ def run(args: argparse.Namespace) -> int:
         max_repetitions=max(20, args.repetitions),
         concurrency=args.concurrency,
     )
+    warmed: set[str] = set()
     duel = fight(
         a,
         b,
-        lambda side, server: _measure(side, server, workload),
+        lambda side, server: _measure(side, _warm(side, server, warmed), workload),
         metric,
         budget=args.budget,
         min_effect=args.min_effect,
@@ -109,6 +111,16 @@ def run(args: argparse.Namespace) -> int:
         jsonfile.dump(SessionRecord({"command": "llmperf ab"}, gaps=(gap,)), args.json)
     worse = duel.trial is not None and duel.trial.verdict == "slower"
     return 1 if duel.error or worse else 0
+
+
+def _warm(side: Side, server: Server, warmed: set[str]) -> Server:
+    """``server``, or one in its place when it compiled: once a side, whose label is then in ``warmed``."""
+    why = cold_launches.spent(server.launch.cache_state, "compared")
+    if why is None or side.label in warmed:
+        return server
+    warmed.add(side.label)
+    _say(f"{side.label}: launch {server.launch.id} {why}: another in its place")
+    return side.pool.fresh(side.config)
 
 
 def _measure(side: Side, server: Server, workload: Workload) -> Run:

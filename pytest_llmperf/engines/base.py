@@ -156,6 +156,8 @@ class Engine(abc.ABC):
     uses_gpu: ClassVar[bool] = True
     #: Flags that choose GPUs by their number: the lease does.
     choose_gpus: ClassVar[Sequence[str]] = ()
+    #: Whether it compiles kernels, so that a launch may find its compile cache cold.
+    compiles: ClassVar[bool] = True
     #: How much launches of one config usually differ (standard deviation of the log of a rate), until baselines tell.
     launch_spread: ClassVar[float] = 0.012
     health_path: ClassVar[str] = "/health"

@@ -52,7 +52,10 @@ class Counters:
     drafts: float | None = None  # verify steps
     draft_tokens: float | None = None
     accepted_tokens: float | None = None
+    captured_batches: float | None = None
+    """Decode batches that ran in a captured graph."""
     uncaptured_batches: float | None = None
+    """Decode batches that ran outside one; where graphs are not to be had (a CPU) these are all."""
 
 
 class Probe(Protocol):

@@ -66,7 +66,8 @@ GUARDS = OF_THE_ENGINE | {
 @dataclass(frozen=True)
 class Guard:
     """One check that ran beside the measurement; ``evidence`` says why it ``tripped``. ``launch`` is the id of the
-    launch it ran on, once several are judged together."""
+    launch it ran on, once several are judged together. ``ignored``: it would have tripped, had the user not ignored it.
+    """
 
     name: str
     tripped: bool
@@ -75,6 +76,7 @@ class Guard:
     value: float | None = None
     limit: float | None = None
     launch: str = ""
+    ignored: bool = False
 
     @property
     def spoils(self) -> bool:

@@ -157,6 +157,8 @@ class LaunchRecord:
     cache_state: str | None = None
     log: str | None = None
     reused: bool = False
+    spent: str = ""
+    """Why nothing was measured on it: ``compiled, not recorded``."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class SessionRecord:
 
     ``session`` holds, each optional: ``started`` (ISO 8601, UTC), ``duration_s``, ``command`` (as a shell would take
     it), ``gated`` (metrics gated), ``alpha`` (level of each), ``level`` (of the whole session), ``host``, ``hardware``
-    (mapping, ``Hardware`` as a dict), ``versions`` (package to version), ``interrupted`` (true after Ctrl-C) and
-    ``messages``, a list of ``message(kind, text)``: what is said at the end.
+    (mapping, ``Hardware`` as a dict), ``versions`` (package to version), ``ignored_guards`` (names), ``interrupted``
+    (true after Ctrl-C) and ``messages``, a list of ``message(kind, text)``: what is said at the end.
     """
 
     session: Mapping[str, Any]

@@ -113,7 +113,7 @@ def _names(session: SessionRecord) -> dict[str, str]:
 
 
 def _facts(session: SessionRecord) -> Iterator[str]:
-    for fact in (words.gating(session), words.hardware(session)):
+    for fact in (words.gating(session), words.ignored(session), words.hardware(session)):
         if fact:
             yield markdown(fact)
 

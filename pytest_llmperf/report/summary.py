@@ -36,11 +36,13 @@ def label(server: ServerRecord) -> str:
 
 
 def launches(server: ServerRecord) -> str:
-    """``2 launches, start-up 212 s, 208 s``; a reused launch says so."""
+    """``2 launches, start-up 212 s (spent), 208 s``; a reused launch says so."""
     if not server.launches:
         return "no launch"
-    times = ", ".join("reused" if x.reused else seconds(x.startup_s) for x in server.launches)
-    return f"{plural(len(server.launches), 'launch')}, start-up {times}"
+    times = (
+        ("reused" if x.reused else seconds(x.startup_s)) + (" (spent)" if x.spent else "") for x in server.launches
+    )
+    return f"{plural(len(server.launches), 'launch')}, start-up {', '.join(times)}"
 
 
 def short_names(nodeids: Iterable[str]) -> dict[str, str]:
@@ -215,7 +217,9 @@ def remarks(result: Result) -> list[str]:
 
     for guard in result.guards:
         name = clean(guard.get("name", "guard"))
-        if guard.get("tripped") and not told(name):
+        if guard.get("ignored"):
+            out.append(clean(f"{name}, ignored: {guard.get('evidence', 'tripped')}"))
+        elif guard.get("tripped") and not told(name):
             advice = f" ({guard['advice']})" if guard.get("advice") else ""
             out.append(clean(f"{name}: {guard.get('evidence', 'tripped')}{advice}"))
     if result.host_known is False and not told("other host"):
@@ -235,6 +239,12 @@ def gating(session: SessionRecord) -> str:
         out += f" at alpha {percent(alpha)} each"
         out += f" ({percent(level)} for the session)" if level is not None else ""
     return out
+
+
+def ignored(session: SessionRecord) -> str:
+    """``guards ignored: drift, host load``: what a green session was not held to; empty where that is nothing."""
+    names = session.session.get("ignored_guards")
+    return clean(f"guards ignored: {', '.join(names)}") if names else ""
 
 
 def messages(session: SessionRecord) -> list[tuple[str, str]]:

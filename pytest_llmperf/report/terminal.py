@@ -235,6 +235,7 @@ def _sum(session: SessionRecord, page: _Page) -> Iterator[Text]:
         said.append(seconds(session.session["duration_s"]))
     if session.session.get("interrupted"):
         said.insert(0, "interrupted, this is what was measured until then")
+    said.append(summary.ignored(session))
     states = summary.counts(session.results)
     style = STYLES[states[0][0]] if states else "yellow"
     if any(said):

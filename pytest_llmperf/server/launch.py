@@ -50,8 +50,11 @@ class Launch:
     model: str
     log_path: Path | None = None
     cache_state: str | None = None
+    """``cold`` or ``warm`` compile cache, ``none`` where the engine compiles nothing, None where nothing tells."""
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    spent: str = ""
+    """Why nothing was measured on it."""
     reused: bool = False
     attached: bool = False
     notes: tuple[str, ...] = ()

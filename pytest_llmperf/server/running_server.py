@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pytest_llmperf.engines.base import Counters, Endpoint, Engine, Mismatch
 from pytest_llmperf.errors import LaunchError, ServerDiedError
-from pytest_llmperf.server import diagnose, http
+from pytest_llmperf.server import compile_cache, diagnose, http
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server.leases import Lease
 from pytest_llmperf.server.logs import Log
@@ -155,7 +155,7 @@ def serving(
         started_at=started_at,
         model=engine.model_name(config),
         log_path=log.path,
-        cache_state=effective.cache_state,
+        cache_state=(effective.cache_state or compile_cache.state(pids, started_at)) if engine.compiles else "none",
         gpus=gpus,
         pids=pids,
         reused=reused,

@@ -111,7 +111,7 @@ class Ab:
     def _run(self, plan: AbPlan, measure: Callable[[LlmServer], Run], side: Side, server: Server) -> Run:
         __tracebackhide__ = True
         test = self._test
-        server = self._session.warmed(server, side.pool, f"{test.nodeid} {side.label}")
+        server = self._session.counting(test, server, side.pool, f"{test.nodeid} {side.label}")
         test.launches[server.launch.id] = server.launch
         seen = self._session.seen(test, server)
         try:

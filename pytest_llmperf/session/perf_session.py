@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from pytest_llmperf.server.running_server import LAST_WORDS_S
 from pytest_llmperf.server.state import state_dir
 from pytest_llmperf.server.turns import measuring
 from pytest_llmperf.server_config import ServerConfig
-from pytest_llmperf.session import extensions, schedule
+from pytest_llmperf.session import cold_launches, extensions, schedule
 from pytest_llmperf.session.from_markers import Declarations, planned
 from pytest_llmperf.session.llm_server import LlmServer
 from pytest_llmperf.session.perf_test import PerfTest
@@ -67,7 +68,7 @@ class PerfSession:
         self.groups: dict[str, str] = {}
         """nodeid to group, once collected."""
         self._stale: set[str] = set()
-        self._warmed: set[str] = set()
+        self._spent: set[str] = set()
         self._ledgers: dict[str, PromptLedger] = {}
         if options.url:
             attach.parse(options.url, API_KEY_ENV)
@@ -151,18 +152,36 @@ class PerfSession:
                 server = self.pool.fresh(config)
             else:
                 server = self.pool.get(config)
-            server = self.warmed(server, self.pool, config.key)
+            server = self.counting(test, server, self.pool, config.key)
         test.launches[server.launch.id] = server.launch
         return server
 
-    def warmed(self, server: Server, pool: ServerPool, key: str) -> Server:
-        """``server``, or with ``--llmperf-warm-caches`` a launch after it when it is the first of ``key`` here."""
-        config = server.launch.config
-        if self.options.warm_caches and key not in self._warmed and not server.launch.attached:
-            self.say(f"{config.label}: one launch discarded to warm the compile caches")
-            server = pool.fresh(config)
-        self._warmed.add(key)
+    def counting(self, test: PerfTest, server: Server, pool: ServerPool, key: str) -> Server:
+        """``server``, or a launch in its place where it compiled and warm launches alone count; once a ``key``."""
+        launch, options = server.launch, self.options
+        if options.cold or launch.attached or key in self._spent:
+            return server
+        purpose = self._purpose(test, launch) if launch.cache_state == "cold" else ""
+        why = cold_launches.spent(launch.cache_state, purpose, unknown_too=options.warm_caches)
+        if why is None:
+            return server
+        self._spent.add(key)
+        label, said = launch.config.label, f"launch {launch.id} {why}: another in its place (--llmperf-cold keeps it)"
+        self.say(f"{label}: {said}")
+        test.launches[launch.id] = replace(launch, spent=why, notes=(*launch.notes, said))
+        server = pool.fresh(launch.config)
+        if server.launch.cache_state == "cold":
+            test.notes.append(f"{label}: compiles at each launch, so such launches count: its cache does not last")
         return server
+
+    def _purpose(self, test: PerfTest, launch: Launch) -> str:
+        """What befalls warm launches alone (recorded, judged, compared); empty where those that compiled count too."""
+        if test.ab or isinstance(test, SweepTest):
+            return "compared"
+        gating = [t for t in self.tests.values() if t.group == test.group and launch.config in t.configs and t.perf]
+        if gating and self.options.update and self.options.launches > 1:
+            return "recorded"
+        return "judged" if any(self.verdicts.warm(t.test, launch) for t in gating) else ""
 
     def open(self, test: PerfTest, config: ServerConfig) -> LlmServer:
         """The server of ``config`` as ``test`` uses it. Raises ``LaunchError``, and ``BaselineError`` before that."""

@@ -25,6 +25,7 @@ def server_record(config: ServerConfig, launches: Sequence[Launch], failure: str
                 cache_state=x.cache_state,
                 log=str(x.log_path) if x.log_path else None,
                 reused=x.reused,
+                spent=x.spent,
             )
             for x in launches
         ),

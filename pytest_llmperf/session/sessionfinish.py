@@ -160,6 +160,7 @@ class SessionFinish:
                     "pytest": pytest.__version__,
                     "pytest-llmperf": pytest_llmperf.__version__,
                 },
+                "ignored_guards": sorted(self._options.ignore_guards),
                 "interrupted": interrupted,
                 "messages": self._messages,
             },

@@ -16,7 +16,7 @@ from pytest_llmperf.baselines.metric_verdict import GateTerms, MetricVerdict, ve
 from pytest_llmperf.baselines.series import Series, StoredLaunch, utc
 from pytest_llmperf.baselines.speculative_loss import LENGTH, SPEEDS
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.errors import BaselineError, ConfigError
 from pytest_llmperf.hardware import Hardware
 from pytest_llmperf.measure.metrics import Guard, Metric, MetricValue
 from pytest_llmperf.options import Options
@@ -24,6 +24,7 @@ from pytest_llmperf.records.results import Result
 from pytest_llmperf.report.explain import explain
 from pytest_llmperf.server.launch import Launch
 from pytest_llmperf.server_config import ServerConfig
+from pytest_llmperf.session.cold_launches import all_warm
 from pytest_llmperf.session.latency_distributions import distributions
 from pytest_llmperf.session.perf_marker import Perf
 from pytest_llmperf.session.perf_test import GatedMetric, PerfTest
@@ -78,15 +79,19 @@ class Verdicts:
         gated or not, so that a loss can be told to be the drafter's or the kernels'."""
         measured = value.measurement.values
         metrics = {value.metric.name: value.values}
+        names = ", ".join(sorted(self.options.ignore_guards))
+        ignored = {"guards ignored": names} if names else {}
         if value.metric.name in SPEEDS and LENGTH in measured:
             metrics[LENGTH] = measured[LENGTH]
         return StoredLaunch(
             id=launch.id,
             recorded=utc(launch.started_at),
             host=self._host,
-            cache=launch.cache_state,
+            cache=None if launch.cache_state == "none" else launch.cache_state,
             metrics=metrics,
-            provenance=provenance.of(self._hardware, launch.effective, commit=self._commit, extra=launch.circumstances),
+            provenance=provenance.of(
+                self._hardware, launch.effective, commit=self._commit, extra={**launch.circumstances, **ignored}
+            ),
         )
 
     def known(self, test: str, engine: str) -> list[Series]:
@@ -94,6 +99,15 @@ class Verdicts:
         if (test, engine) not in self._series:
             self._series[test, engine] = store.find(self.options.baselines, test, engine)
         return self._series[test, engine]
+
+    def warm(self, test: str, launch: Launch) -> bool:
+        """Whether ``test`` has a baseline of warm launches for servers like this one, whatever its workload."""
+        mine = self.fingerprint(launch, {}).fields.items()
+        try:
+            known = self.known(test, launch.config.engine)
+        except BaselineError:
+            return False  # said by the test whose file it is
+        return any(all_warm(s.current.launches) for s in known if mine <= s.fingerprint.fields.items())
 
     def priors(self, engine: str, mark: Fingerprint) -> Priors:
         """How much launches of ``engine`` on this hardware differ, as the stored ones tell."""
@@ -203,7 +217,10 @@ class Baseline:
     def _guards(self, value: MetricValue) -> list[Guard]:
         """The guards of the measurement; those that the user ignores never trip."""
         ignored = self._verdicts.options.ignore_guards
-        return [replace(g, tripped=g.tripped and g.name not in ignored) for g in value.measurement.guards]
+        return [
+            replace(g, tripped=False, ignored=True) if g.tripped and g.name in ignored else g
+            for g in value.measurement.guards
+        ]
 
     def _may_pass(self, verdict: str) -> bool:
         """Whether the test's assertion holds; what an inconclusive verdict does is decided when the test ends."""

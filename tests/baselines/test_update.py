@@ -59,7 +59,7 @@ def test_a_recording_that_mixes_cold_and_warm_caches_says_so(tmp_path: Path, sta
     for number, cache in enumerate(("warm", "warm"), start=4):
         (said,) = record(tmp_path, state, began(number, cache))
         assert f"added 1 launch; it now has {number} launches, of which 2 compiled their kernels" in said
-        assert "--llmperf-warm-caches" in said
+        assert "`llmperf baselines drop " in said
 
 
 def test_launches_that_agree_are_added(tmp_path: Path, state: Path) -> None:

@@ -65,15 +65,24 @@ def test_counters_of_sglang() -> None:
         cached_tokens=0,
         running=0,
         waiting=0,
+        captured_batches=0,
+        uncaptured_batches=77,
     )
 
 
-def test_batches_outside_sglangs_graphs_count_once_there_are_graphs() -> None:
-    """On a CPU none is captured, though its configuration asks for them, and every batch is ``decode_none``."""
-    text = 'sglang:cuda_graph_passes_total{mode="decode_none"} 77.0\n'
-    assert ENGINES["sglang"].counters(text).uncaptured_batches is None
-    text += 'sglang:cuda_graph_passes_total{mode="decode_cuda_graph"} 3.0\n'
-    assert ENGINES["sglang"].counters(text).uncaptured_batches == 77
+@pytest.mark.parametrize(
+    ("text", "captured", "outside"),
+    [
+        ("", None, None),
+        ('sglang:cuda_graph_passes_total{mode="decode_none"} 77.0\n', 0, 77),
+        ('sglang:cuda_graph_passes_total{mode="decode_cuda_graph"} 3.0\n', 3, 0),
+        ('sglang:cuda_graph_passes_total{mode="prefill_none"} 1.0\n', 0, 0),
+    ],
+)
+def test_batches_in_and_outside_sglangs_graphs(text: str, captured: float | None, outside: float | None) -> None:
+    """Each mode's counter is born with its first batch."""
+    found = ENGINES["sglang"].counters(text)
+    assert (found.captured_batches, found.uncaptured_batches) == (captured, outside)
 
 
 def test_older_names_and_several_ranks() -> None:

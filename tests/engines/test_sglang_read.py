@@ -99,6 +99,25 @@ def test_graphs_that_were_asked_for_and_never_captured() -> None:
     assert read({**info, "startup_time": {"cuda_graph": verify}}).cuda_graph is True
 
 
+@pytest.mark.parametrize(
+    ("log", "graphs"),
+    [
+        ("", True),
+        (
+            "Decode batch, #running-req: 1, cuda graph: False, gen\nDecode batch, cuda graph: False",
+            False,
+        ),
+        (
+            "Decode batch, #running-req: 1, cuda graph: True, gen\nDecode batch, cuda graph: False",
+            True,
+        ),
+        ("Prefill batch, #new-seq: 1, cuda graph: False, input throughput", True),
+    ],
+)
+def test_decode_lines_without_a_graph_beat_what_was_asked_for(log: str, graphs: bool) -> None:
+    assert read(log=log).cuda_graph is graphs
+
+
 def test_a_real_server_on_a_cpu() -> None:
     effective = read(sample_json("sglang-0.5.23-cpu-server_info.json"), sample("sglang-0.5.23-cpu.log"))
     assert effective.engine_version == "0.5.23"

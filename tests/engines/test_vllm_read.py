@@ -170,6 +170,22 @@ def test_custom_all_reduce_is_on_where_the_tensor_parallel_group_uses_it(lines: 
 
 
 @pytest.mark.parametrize(
+    ("said", "graphs"),
+    [
+        ("Enforce eager set, disabling torch.compile and CUDAGraphs.", False),
+        ("Cudagraph is disabled under eager mode", False),
+        ("CUDAGraphMode.FULL is not supported with X backend; setting cudagraph_mode=NONE", False),
+        ("Skipping CUDA graph capture. To turn on CUDA graph capture, ...", False),
+        ("Skipping CUDA graph capture\nGraph capturing finished in 1 secs, took 0.12 GiB", True),
+        ("Graph capturing finished in 1 secs, took 0.12 GiB", True),
+    ],
+)
+def test_graphs_that_a_worker_did_not_capture_beat_what_was_asked_for(said: str, graphs: bool) -> None:
+    assert "'cudagraph_mode': <CUDAGraphMode.FULL_AND_PIECEWISE" in INFO["vllm_config"]
+    assert read(said, info=INFO).cuda_graph is graphs
+
+
+@pytest.mark.parametrize(
     ("log", "state"),
     [
         ("Compiling a graph for compile range (1, 8192) takes 13.14 s", "cold"),

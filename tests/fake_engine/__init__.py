@@ -74,7 +74,8 @@ START_S                    0           loading takes so long,
 START_TICK_S               0.1         with a progress line this often,
 START_SILENT               0           or without any
 READY_S                    0           time from open port to ready; /health is 503 until then
-CACHE_STATE                warm        ``cold``: the log tells of compilation
+JIT_CACHE                              folder: a library is loaded from there, compiled first where there is none
+COLD                                   AT of launches, ``1``: it compiles its kernels, and vLLM's log tells of that
 CRASH                                  AT of launches: oom, nccl, backend, arch, kernel, model, gated, port, module,
                                        usage, context, scheduler, segfault, illegal, silent, or the text to print
 CRASH_CODE                 1           exit code (negative: signal) of CRASH; ``usage`` exits with 2

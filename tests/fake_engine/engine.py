@@ -164,6 +164,11 @@ class Engine:
             following = self.waiting.popleft()
             self._start(following, max(due, following.arrived))
 
+    @property
+    def cold(self) -> bool:
+        """This launch found its compile cache empty."""
+        return hit(self.settings.cold, self.launch) is not None
+
     def captured(self, job: Job) -> bool:
         """True while this job's batches fit a captured graph."""
         return self.options.decode_graph and hit(self.settings.uncaptured, job.number) is None

@@ -136,7 +136,8 @@ class Settings:
     start_tick_s: float = 0.1
     start_silent: bool = False
     ready_s: float = 0.0
-    cache_state: str = "warm"
+    jit_cache: str = ""
+    cold: Faults = ()
     crash: Faults = ()
     crash_code: int = 1
     crash_after_s: float = 0.0

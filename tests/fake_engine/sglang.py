@@ -89,7 +89,7 @@ class SGLang(Dialect):
         yield from (
             self.bar(f"Capturing batches (bs={b} avail_mem=34.40 GB)", i, 4) for i, b in enumerate((8, 4, 2, 1))
         )
-        took = 46.03 if self.settings.cache_state == "cold" else 4.82
+        took = 46.03 if self.engine.cold else 4.82
         yield self.line(
             f"Capture target decode CUDA graph end. elapsed={took} s, mem usage=0.04 GB, avail mem=34.36 GB."
         )

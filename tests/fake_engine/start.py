@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import signal
 import socket
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 from . import faults, truth
@@ -129,6 +131,16 @@ def begin(settings: Settings, dialect: Dialect, number: int) -> None:
     load(settings, dialect)
 
 
+def load_kernels(folder: str) -> mmap.mmap:
+    """A kernel's library as a process has it that loaded it from a compile cache, compiled now if it is not there."""
+    library = Path(folder, "4XQ2", "kernel.so")
+    if not library.exists():
+        library.parent.mkdir(parents=True)
+        library.write_bytes(bytes(mmap.PAGESIZE))
+    with library.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def serve(settings: Settings, options: Options, number: int) -> None:
     """Start as the real engine does, then answer until a signal comes."""
     loop = Loop()
@@ -138,6 +150,7 @@ def serve(settings: Settings, options: Options, number: int) -> None:
     faults.spawn_orphans(settings)
     listener = bind(options) if options.dialect == "vllm" else None  # vLLM takes its port before it loads
     begin(settings, dialect, number)
+    kernels = load_kernels(settings.jit_cache) if settings.jit_cache else None
     listener = listener or bind(options)
     listener.listen(1024)
     if "ssl_certfile" in options.given:
@@ -154,6 +167,7 @@ def serve(settings: Settings, options: Options, number: int) -> None:
     loop.listen(listener, Server(engine, dialect).on_data)
     loop.at(time.monotonic() + settings.ready_s, ready)
     loop.run()
+    del kernels
 
 
 def main(argv: Sequence[str]) -> int:

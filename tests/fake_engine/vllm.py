@@ -64,7 +64,7 @@ class VLLM(Dialect):
         yield from (self.weights(i, shards) for i in range(1, shards + 1))
         yield self.core("Model loading took 5.44 GiB and 2.167077 seconds", "model_runner.py:305")
         if o.decode_graph:
-            yield from self._compiling(self.settings.cache_state == "cold")
+            yield from self._compiling(self.engine.cold)
         yield self.core("Available KV cache memory: 63.63 GiB", "gpu_worker.py:560")
         yield self.core(f"GPU KV cache size: {KV_TOKENS:,} tokens", "kv_cache_utils.py:2177")
         if o.decode_graph:

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from pytest_llmperf.engines.base import Counters
 from pytest_llmperf.measure.checks.gpu_guards import GpuWatch, gpu_guards
 from pytest_llmperf.measure.checks.guards import client_guard, drift_guard
 from pytest_llmperf.measure.checks.host_guards import HostSample, host_guards, process_tree, sample_host
 from pytest_llmperf.measure.checks.nvml_state import GpuState, open_reader
+from pytest_llmperf.measure.checks.traffic import graph_guard
 from pytest_llmperf.measure.limits import DEFAULT, Limits
 from pytest_llmperf.measure.metrics import Guard
 from tests.conftest import StartFake, wait_for
@@ -202,3 +205,58 @@ def test_the_gpu_thread_ends_with_the_measurement() -> None:
     watch.start()
     watch.stop()
     assert not [t for t in threading.enumerate() if t.name == "llmperf-gpus"]
+
+
+BEFORE = Counters(captured_batches=40, uncaptured_batches=0)
+EAGER = Counters(captured_batches=0, uncaptured_batches=40)
+
+
+@pytest.mark.parametrize(
+    ("before", "delta", "eager", "on_gpu", "said"),
+    [
+        (BEFORE, Counters(captured_batches=9, uncaptured_batches=0), False, True, ""),
+        (
+            BEFORE,
+            Counters(captured_batches=9, uncaptured_batches=3),
+            False,
+            True,
+            "3 decode batches ran outside",
+        ),
+        (
+            BEFORE,
+            Counters(captured_batches=0, uncaptured_batches=3),
+            False,
+            False,
+            "3 decode batches ran outside",
+        ),
+        (EAGER, Counters(captured_batches=0, uncaptured_batches=7), False, True, "all 7 decode batches ran eagerly"),
+        (EAGER, Counters(captured_batches=0, uncaptured_batches=7), True, False, None),
+        (None, Counters(), True, True, "every decode batch ran eagerly"),
+        (Counters(), Counters(uncaptured_batches=3), False, False, "3 decode batches ran outside"),
+        (None, Counters(), False, True, None),
+    ],
+    ids=["captured", "some", "some, elsewhere", "eager", "on a CPU", "eager, uncounted", "counted by half", "unknown"],
+)
+def test_batches_outside_graphs(
+    before: Counters | None, delta: Counters, eager: bool, on_gpu: bool, said: str | None
+) -> None:
+    guards = graph_guard(before, delta, eager=eager, on_gpu=on_gpu)
+    assert [g.tripped for g in guards] == ([] if said is None else [bool(said)])
+    assert all((said or "") in g.evidence and not g.spoils for g in guards)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "flags", "connection"),
+    [
+        ("sglang", ("--enable-metrics", "--disable-cuda-graph"), {}),
+        ("vllm", ("--enforce-eager",), {"eager": True}),
+    ],
+)
+def test_an_eager_server_on_a_gpu_is_told(
+    fake_server: StartFake, measure: Measure, dialect: str, flags: tuple[str, ...], connection: dict[str, Any]
+) -> None:
+    server = fake_server(dialect, *flags)
+    run = measure(server, connection={"gpus": ("GPU-1",), **connection}, gpus=FakeGpus(QUIET))
+    [guard] = [g for g in run.measurement.guards if g.name == "captured graphs"]
+    assert guard.tripped
+    assert "ran eagerly: no graph was captured" in guard.evidence

@@ -192,7 +192,31 @@ def test_an_ignored_guard_is_shown_and_does_not_count(recorded: Project, monkeyp
     result = recorded.run_here(*(f"--llmperf-ignore-guard={guard}" for guard in ignored))
     result.assert_outcomes(passed=1)
     [guard] = [g for g in recorded.result["guards"] if g["name"] == "preemptions"]
-    assert (guard["tripped"], guard["value"]) == (False, 2)
+    assert (guard["tripped"], guard["ignored"], guard["value"]) == (False, True, 2)
+
+
+def test_what_a_session_ignores_is_said_everywhere(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches that it records say so too, in a file that outlives the session."""
+    said = ", ".join(sorted(HOST_GUARDS))  # as the project is configured
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "summary.md"))
+    result = project.run_here("--update-baselines", "-q", "--llmperf-html", "out.html")
+    assert f"guards ignored: {said}" in " ".join(str(result.stdout).split())
+    assert project.report["session"]["ignored_guards"] == sorted(HOST_GUARDS)
+    assert f"guards ignored: {said}" in (project.path / "summary.md").read_text()
+    assert (
+        f'<span class="badge tone-inconclusive">guards ignored: {said}</span>'
+        in (project.path / "out.html").read_text()
+    )
+    [toml] = project.baselines.values()
+    assert f'"guards ignored" = "{said}"' in toml
+
+
+def test_a_session_that_ignores_nothing_says_nothing(project: Project) -> None:
+    project.base.write_config("[tool.llmperf]\nmin_effect = 0.15\n")
+    result = project.run_here("--llmperf-html", "out.html")
+    assert "guards ignored" not in str(result.stdout) + (project.path / "out.html").read_text()
+    assert project.report["session"]["ignored_guards"] == []
+    assert "guards ignored" not in project.result["provenance"]
 
 
 def test_tests_that_would_be_green_for_nothing(project: Project) -> None:

@@ -61,6 +61,22 @@ def test_launches_alternate(quick: Path, fake_engine_command: list[str], capsys:
     assert capsys.readouterr().err.count("of at most 2") == 4
 
 
+def test_the_launch_that_compiled_is_spent(
+    quick: Path,
+    fake_engine_command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of both sides, which share a cache, the first one's first launch."""
+    monkeypatch.setenv("FAKE_JIT_CACHE", str(tmp_path / ".triton"))
+    main(words(fake_engine_command, "--budget", "2", b="FAKE_ITL_MS=8"))
+    said = capsys.readouterr().err
+    assert re.findall(r"(\w): launch \S+ compiled, not compared: another in its place", said) == ["A"]
+    assert said.count("of at most 2") == 4
+    assert len(truth.read(quick)) == 5
+
+
 def test_a_side_that_does_not_start_is_named_and_nothing_is_tried_twice(
     quick: Path, fake_engine_command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

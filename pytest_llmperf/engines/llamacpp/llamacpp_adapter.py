@@ -49,6 +49,7 @@ _SERVE_LINE = re.compile(r"llamacpp_serve: xllamacpp (\S+) (\{.*\})")
 class LlamaCpp(Engine):
     name = "llamacpp"
     uses_gpu = False
+    compiles = False
     launch_spread = 0.07  # tiny model, two cores of a shared host: sessions within an hour differed by 5 to 8 %
     program = EMBEDDED
     spelling = Spelling(negates=True, aliases=_ALIASES)

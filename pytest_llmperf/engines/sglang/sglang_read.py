@@ -20,6 +20,8 @@ from pytest_llmperf.server_config import ServerConfig
 _SPECULATIVE_CAP = 48
 #: Newer name first.
 _INFO = ("/server_info", "/get_server_info")
+#: Whether a batch of decoding ran in a captured graph; prefill has lines of its own.
+_DECODED = re.compile(r"Decode batch[^\n]*cuda graph: (True|False)")
 _SPLIT = ("prefill_attention_backend", "decode_attention_backend")
 #: Backends for decoding alone, and what prefills beside them.
 _PREFILL = dict.fromkeys(("tokenspeed_mla", "cutedsl_mla"), ("cutedsl_mla", "trtllm_mla"))
@@ -48,8 +50,12 @@ def effective(probe: Probe, declared: Collection[str]) -> EffectiveConfig:
     r = Reading()
     path, info = _info(probe)
     log = probe.log
-    # the argument tells what was asked; only the log tells that the ranks could not do it
-    r.take("log", custom_all_reduce=False if _NO_CUSTOM_ALL_REDUCE.search(log) else None)
+    # the arguments tell what was asked; only the log tells that the ranks could not do it
+    r.take(
+        "log",
+        custom_all_reduce=False if _NO_CUSTOM_ALL_REDUCE.search(log) else None,
+        cuda_graph=False if set(_DECODED.findall(log)) == {"False"} else None,
+    )
     _read_running(r, path, info, log)
     r.note("kv_cache_dtype", _CACHE_DTYPES.get(search(_CACHE_LINE + r"(\w+)", log) or ""))
     _read_info(r, path, info, declared)
@@ -198,11 +204,12 @@ def counters(text: str) -> Counters:
         running=m.total("sglang:num_running_reqs"),
         waiting=m.total("sglang:num_queue_reqs"),
         drafts=m.total("sglang:spec_verify_calls_total"),
-        uncaptured_batches=_uncaptured(m),
+        captured_batches=_passes(m, "decode_cuda_graph"),
+        uncaptured_batches=_passes(m, "decode_none"),
     )
 
 
-def _uncaptured(m: Metrics) -> float | None:
-    """None until a first batch has run in a graph: where there are none to miss (a CPU), every batch runs outside."""
-    captured = m.total("sglang:cuda_graph_passes_total", mode="decode_cuda_graph")
-    return m.total("sglang:cuda_graph_passes_total", mode="decode_none") if captured else None
+def _passes(m: Metrics, mode: str) -> float | None:
+    """A mode's counter is born with the first batch that runs in it."""
+    name = "sglang:cuda_graph_passes_total"
+    return None if m.total(name) is None else m.total(name, mode=mode) or 0.0

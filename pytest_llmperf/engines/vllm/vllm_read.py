@@ -24,6 +24,9 @@ _WARM = re.compile(r"Directly load (?:AOT compilation|the compiled graph|the \d+
 _COLD = re.compile(
     r"Compiling a graph for|Compiling model again|Cache the graph of compile range|saved AOT compiled function"
 )
+#: Said where no graph is captured, whatever the configuration asks for; and where one was.
+_EAGER = re.compile(r"Enforce eager set|Cudagraph is disabled|setting cudagraph_mode=NONE|Skipping CUDA graph capture")
+_CAPTURED = re.compile(r"Graph capturing finished")
 #: (section, name) of the resolved configuration that explain a speed and have no field of their own.
 _NOTED = (
     ("cache_config", "block_size"),
@@ -72,6 +75,7 @@ def _read_workers(r: Reading, log: str) -> None:
         attention_backend=chosen[1] if chosen else None,
         custom_all_reduce=None if all_reduce is None else any(name.endswith("CUSTOM") for name in all_reduce),
         kv_tokens=number(r"KV cache size: ([\d,]+) tokens", log),
+        cuda_graph=False if _EAGER.search(log) and not _CAPTURED.search(log) else None,
         cache_state="cold" if compiled else "warm" if loaded else None,
     )
     r.take("log", custom_all_reduce=False if off else None)

@@ -68,10 +68,7 @@ def cache_problems(outcomes: Sequence[RequestOutcome], delta: Counters, limits: 
     return problems
 
 
-def traffic_guards(
-    before: Counters | None, delta: Counters, outcomes: Sequence[RequestOutcome], *, graphs: bool
-) -> list[Guard]:
-    """``graphs``: captured graphs are wanted, so a batch outside them counts."""
+def traffic_guards(before: Counters | None, delta: Counters, outcomes: Sequence[RequestOutcome]) -> list[Guard]:
     out: list[Guard] = []
     alone = "let nothing else use this server"
     if before is not None and before.running:
@@ -86,11 +83,25 @@ def traffic_guards(
         text = f"{delta.preemptions:.0f} requests were preempted or retracted"
         advice = "lower the concurrency or give the KV cache more memory"
         out.append(Guard("preemptions", delta.preemptions > 0, text, advice, delta.preemptions, 0))
-    if delta.uncaptured_batches is not None and graphs:
-        text = f"{delta.uncaptured_batches:.0f} decode batches ran outside captured graphs"
-        advice = "capture graphs for this batch size (cuda_graph_max_bs, max_running_requests)"
-        out.append(Guard("captured graphs", delta.uncaptured_batches > 0, text, advice, delta.uncaptured_batches, 0))
     return out
+
+
+def graph_guard(before: Counters | None, delta: Counters, *, eager: bool, on_gpu: bool) -> list[Guard]:
+    """Decode batches that ran outside captured graphs, unless there are none to be had: a server that holds no GPU of
+    ours and has captured none. ``eager``: the engine says that it captured none."""
+    batches = delta.uncaptured_batches
+    never = before is not None and before.captured_batches == 0 and delta.captured_batches == 0
+    if never and not on_gpu:
+        return []
+    if on_gpu and (eager or (never and batches)):
+        ran = "every decode batch" if batches is None else f"all {batches:.0f} decode batches"
+        text, advice = f"{ran} ran eagerly: no graph was captured", "declare cuda_graph=False where that is meant"
+        return [Guard("captured graphs", True, text, advice, batches, 0)]
+    if batches is None:
+        return []
+    text = f"{batches:.0f} decode batches ran outside captured graphs"
+    advice = "capture graphs for this batch size (cuda_graph_max_bs, max_running_requests)"
+    return [Guard("captured graphs", batches > 0, text, advice, batches, 0)]
 
 
 def one_server(disagreement: str | None, delta: Counters, ours: int) -> Guard:

@@ -15,6 +15,7 @@ from pytest_llmperf.measure.checks.traffic import (
     as_evidence,
     cache_problems,
     difference,
+    graph_guard,
     one_server,
     settled,
     traffic_guards,
@@ -73,8 +74,9 @@ class Watch:
             ours = [p.pid for p in process_tree(connection.pids)]
             guards += gpu_guards(self._gpus, ours, limits)
             evidence |= self._gpus.evidence
-        graphs = connection.config.cuda_graph is not False
-        guards += traffic_guards(self.counters, delta, outcomes, graphs=graphs)
+        guards += traffic_guards(self.counters, delta, outcomes)
+        if connection.config.cuda_graph is not False:
+            guards += graph_guard(self.counters, delta, eager=connection.eager, on_gpu=bool(connection.gpus))
         return guards, cache_problems(outcomes, delta, limits), evidence
 
 

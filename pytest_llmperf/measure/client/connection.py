@@ -19,7 +19,8 @@ def _nothing() -> None:
 class Connection:
     """``counters`` reads the server's metrics once; ``check`` raises ``ServerDiedError`` with the cause when the
     server is gone; ``disagreement``, of a server that somebody else runs, says how its answers disagree about who gives
-    them; ``gpus`` are UUIDs and ``pids`` the server's processes on this host (empty when remote)."""
+    them; ``eager``: the engine says that it captured no graph; ``gpus`` are UUIDs and ``pids`` the server's processes
+    on this host (empty when remote)."""
 
     endpoint: Endpoint
     model: str
@@ -30,6 +31,7 @@ class Connection:
     check: Callable[[], None] = _nothing
     disagreement: Callable[[], str | None] | None = None
     log: Callable[[], str] = str
+    eager: bool = False
     gpus: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
 
@@ -47,6 +49,7 @@ class Connection:
             check=server.check,
             disagreement=life.disagreement if isinstance(life, AttachedLife) else None,
             log=server.log,
+            eager=launch.effective.cuda_graph is False,
             gpus=launch.gpus,
             pids=launch.pids,
         )
