@@ -1,7 +1,9 @@
 """Twelve streams at once and one alone, of an 8B shape with random weights, on a real GPU.
 
-llmperf tiny-model models/dummy-8b --shape 8b      # config and tokenizer, no weights (engines make them up)
-pytest examples/dummy_models/test_streams.py --engine vllm --engine sglang --update-baselines --launches 2
+    llmperf tiny-model models/dummy-8b --shape 8b      # config and tokenizer, no weights (engines make them up)
+    pytest examples/dummy_models/test_streams.py --engine vllm --engine sglang --update-baselines --launches 2
+
+What it found from an emptied cache, and with graphs for too few streams, is in docs/examples/h200-today.md.
 """
 
 import pytest

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import DOCS
 
 SCRIPT = DOCS / "examples" / "render.py"
-FOLDERS = [DOCS / "examples" / name for name in ("h200", "h200-8b", "h200x2")]
+FOLDERS = [DOCS / "examples" / name for name in ("h200", "h200-8b", "h200-today", "h200x2")]
 REPORTS = sorted(report for folder in FOLDERS for report in folder.glob("*.json"))
 
 
